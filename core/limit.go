@@ -1,0 +1,87 @@
+package core
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// A Limit says how much of something may pass: [Rate], [InFlight] or
+// [Unlimited]. The interface is sealed: its kinds are those of this package, one
+// file each.
+type Limit interface {
+	// check says what is wrong with the limit's own numbers.
+	check() error
+	// kind is the limit's name in messages; limits of two kinds do not share
+	// counts. It is empty where the limit counts nothing.
+	kind() string
+	// size is how many units fit at most, and in which window: 0 means at once.
+	size() (n int, per time.Duration)
+	// meter makes an empty count.
+	meter() meter
+}
+
+// A meter is the count that one limit keeps for one key. Every kind answers the
+// one question "from when could n more pass?" and obeys the one order "n pass
+// now". All methods need the lock of the entry's stripe. No instant given to a
+// meter is before one given to it earlier.
+type meter interface {
+	// opens is at most now exactly when n more fit. Else it is a later instant,
+	// which may be early but never late; or [unknown]: it opens when somebody is
+	// done; or [never]: n does not fit the limit at all.
+	opens(now int64, n int) int64
+	// take lets n pass now. What is open stays open until somebody takes.
+	take(now int64, n int)
+	// left is how many units are free now.
+	left(now int64) int
+	// idle reports that a fresh meter would answer alike, so that this one can be
+	// forgotten.
+	idle(now int64) bool
+	// change goes on under another limit of the same kind. What was counted at or
+	// before floor is forgotten, except what is held.
+	change(limit Limit, floor int64)
+	// forget clears the count, except what is held.
+	forget()
+}
+
+// A holder is a meter whose units come back when the request is done.
+type holder interface {
+	meter
+	give(n int)
+}
+
+// Instants are nanoseconds since the limiter was made, so none is negative.
+// These three stand for what is no instant.
+const (
+	open    = math.MinInt64     // at any time
+	unknown = math.MaxInt64 - 1 // when somebody is done
+	never   = math.MaxInt64
+
+	latest = math.MaxInt64 - 2 // where sums of instants saturate
+)
+
+// later is t + d, saturating: neither is negative.
+func later(t, d int64) int64 {
+	if t > latest-d {
+		return latest
+	}
+	return t + d
+}
+
+// Unlimited lets everything pass and counts nothing. In [Rule].For it exempts a
+// value; as a rule's Limit it leaves only the values in For limited.
+type Unlimited struct{}
+
+func (Unlimited) check() error               { return nil }
+func (Unlimited) kind() string               { return "" }
+func (Unlimited) size() (int, time.Duration) { return math.MaxInt, 0 }
+func (Unlimited) meter() meter               { panic("core: Unlimited has no meter") }
+func (Unlimited) String() string             { return "unlimited" }
+
+// checkN is the rule that all kinds share for their number of units.
+func checkN(kind string, n int) error {
+	if n < 0 {
+		return fmt.Errorf("%s.N is %d; want 0, which blocks, or more", kind, n)
+	}
+	return nil
+}

@@ -1,0 +1,3 @@
+module github.com/exactflow/exactflow
+
+go 1.25.0
