@@ -16,17 +16,17 @@ var ErrRefused = errors.New("core: refused by a rule")
 type Reason uint8
 
 const (
-	NotRefused Reason = iota // ""
-	Never                    // "never": the cost is above the limit, or below 0, or the limit is 0
-	Busy                     // "in_flight": all units are held; it opens when somebody is done
-	Exceeded                 // "rate": the window is full
-	Keys                     // "keys": an in-flight rule has MaxKeys live keys, and this is a further one
+	ReasonNone     Reason = iota // "": not refused
+	ReasonNever                  // "never": the cost is above the limit, or below 0, or the limit is 0
+	ReasonInFlight               // "in_flight": all units are held; it opens when somebody is done
+	ReasonRate                   // "rate": the window is full
+	ReasonKeys                   // "keys": an in-flight rule has MaxKeys live keys, and this is a further one
 )
 
 var reasons = [...]string{"", "never", "in_flight", "rate", "keys"}
 
 // String is the reason's name: "never", "in_flight", "rate", "keys"; "" for
-// [NotRefused].
+// [ReasonNone].
 func (r Reason) String() string { return reasons[r] }
 
 // MarshalText is String, so that reasons are words in JSON.
