@@ -1,0 +1,89 @@
+// Package grpcflow puts an exactflow limiter in front of the methods of a gRPC
+// server.
+//
+//	limiter, err := core.New(
+//		core.Rule{Name: "per-ip", By: "ip", Limit: core.Rate{N: 100, Per: time.Minute}},
+//		core.Rule{Name: "search", On: "/shop.Catalog/Search", Limit: core.Rate{N: 20, Per: time.Second}},
+//		core.Rule{Name: "in-flight", Limit: core.InFlight{N: 500}},
+//	)
+//	if err != nil {
+//		log.Fatal(err)
+//	}
+//	server := grpc.NewServer(
+//		grpc.ChainUnaryInterceptor(grpcflow.UnaryServerInterceptor(limiter, grpcflow.Options{})),
+//		grpc.ChainStreamInterceptor(grpcflow.StreamServerInterceptor(limiter, grpcflow.Options{})),
+//	)
+//
+// The resource of a request, which a rule's On matches, is the full method:
+// "/shop.Catalog/Search". Its key "ip" is the address of the peer, see [Peer];
+// [Options] has more. Both interceptors may share one limiter: a rule counts
+// unary calls and streams together.
+//
+// # How long a call counts
+//
+// A call holds what in-flight rules gave it until its handler returns, panics or
+// calls [runtime.Goexit]. The handler's return is the truth: a client that goes
+// away does not end a handler that ignores its context. So a stream that is open
+// for a minute holds its slot for that minute.
+//
+// Health checks and reflection are exempt unless [Options].Skip says otherwise: a
+// health Watch stays open for ever, and an overloaded server that fails its
+// health checks is restarted instead of relieved.
+//
+// A call has failed, for the limiter's statistics, if its handler panics, or ends
+// with one of the codes that are a server's fault: Unknown, DeadlineExceeded,
+// Unimplemented, Internal, Unavailable, DataLoss.
+//
+// # What a refused client sees
+//
+// The code ResourceExhausted, a message that names the rule, and three details:
+//
+//   - ErrorInfo: the domain "github.com/exactflow/exactflow"; the reason, which
+//     is RATE_LIMIT_EXCEEDED, CONCURRENCY_LIMIT_EXCEEDED, REQUEST_EXCEEDS_LIMIT
+//     (it can never pass) or KEY_LIMIT_EXCEEDED (see MaxKeys of [core.Rule]); the
+//     metadata rule, limit and, for a rate, windowSeconds.
+//   - QuotaFailure: the same for tools that show quotas. Its subject says by what
+//     the rule counts, such as "ip". The client's own address or key is not told.
+//   - RetryInfo: the time until it is worth asking again, if that is known.
+//
+// The trailer grpc-retry-pushback-ms makes clients that have a retry policy for
+// the code wait exactly as long before their next attempt. It is "-1", do not
+// retry, for a request that can never pass, and is absent when the time is not
+// known, as for a slot that is free when somebody is done. It is set at most
+// once, because clients take two values for none and give up; and no header is
+// sent with a refusal, because clients do not retry after one.
+//
+// # Where in the chain
+//
+// grpc.ChainUnaryInterceptor takes the outermost first. Recovery and observation
+// belong outside the limiter, so that they see refusals, and panics after the
+// slot is back. Limits by address and by method belong before authentication,
+// which they protect; limits by who is calling belong after it:
+//
+//	grpc.ChainUnaryInterceptor(
+//		recovery, tracing,
+//		grpcflow.UnaryServerInterceptor(byAddress, grpcflow.Options{}),
+//		authenticate,
+//		grpcflow.UnaryServerInterceptor(byAccount, grpcflow.Options{
+//			Keys: []grpcflow.Key{{By: "account", Of: accountFromContext}},
+//		}),
+//	)
+//
+// An interceptor outside that sets headers before the call goes on (grpc.SetHeader)
+// keeps clients from retrying a refusal.
+//
+// # What it does not do
+//
+// grpc-go reads and decodes the request of a unary call before the interceptor
+// runs, so a refusal saves the handler's work, not the bandwidth. It runs no
+// interceptor for methods that the server does not know; only with
+// grpc.UnknownServiceHandler it does, for streams, and then the method is text
+// that the client chose: let [Options].Resource map it to names of your own.
+// Under grpc.Server.ServeHTTP everything holds but one thing: there grpc-go sends
+// a header before each status, so clients do not retry.
+//
+// # What it costs
+//
+// An admitted call allocates nothing of ours, with up to four keys that allocate
+// nothing themselves. A refused one builds its details, about two microseconds.
+package grpcflow

@@ -1,0 +1,122 @@
+package grpcflow
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"unique"
+
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+)
+
+// A Key is one thing that a call is known by: what a rule's By names, and how it
+// is found. A call for which Of returns "" is counted under the empty key.
+//
+// A key function of one's own is written as such:
+//
+//	grpcflow.Key{By: "account", Of: func(ctx context.Context) string { … }}
+type Key struct {
+	By string
+	Of func(context.Context) string
+}
+
+// Peer is the address of the peer, By "ip": an IPv4 address whole, as
+// "192.0.2.7", an IPv6 address by its /64, as "2001:db8:1:2::/64", since one host
+// has all of a /64 to choose from. A peer without an address (a Unix socket, an
+// in-memory listener) has the empty key.
+//
+// Behind a proxy all calls have the proxy's address. What clients or proxies
+// write into metadata such as x-forwarded-for is not looked at.
+func Peer() Key { return PeerPrefix(32, 64) }
+
+// PeerPrefix is [Peer] with other prefixes: v4 of 32 bits, v6 of 128. An address
+// cut short is written as a prefix, "192.0.2.0/24"; a whole one as an address. An
+// IPv4 address in IPv6 clothes is IPv4, and zones are dropped. A prefix out of
+// range panics.
+func PeerPrefix(v4, v6 int) Key {
+	if v4 < 0 || v4 > 32 || v6 < 0 || v6 > 128 {
+		panic(fmt.Sprintf("grpcflow: PeerPrefix(%d, %d): want 0 to 32 and 0 to 128", v4, v6))
+	}
+	return Key{By: "ip", Of: func(ctx context.Context) string {
+		ip := peerAddr(ctx)
+		bits := v6
+		if ip.Is4() {
+			bits = v4
+		}
+		return text(ip, bits)
+	}}
+}
+
+// Metadata is the first value of the call's incoming metadata under name, in
+// whatever case; name is not empty. Clients write metadata as they please: one
+// that is limited by what it says of itself is limited by nothing, unless an
+// interceptor further out has checked it.
+func Metadata(by, name string) Key {
+	if name == "" {
+		panic("grpcflow: Metadata needs the name of what it reads")
+	}
+	name = strings.ToLower(name)
+	return Key{By: by, Of: func(ctx context.Context) string {
+		if v := metadata.ValueFromIncomingContext(ctx, name); len(v) > 0 {
+			return v[0]
+		}
+		return ""
+	}}
+}
+
+// peerAddr is the peer's address without a zone; invalid if it has none.
+func peerAddr(ctx context.Context) netip.Addr {
+	p, ok := peer.FromContext(ctx)
+	if !ok || p.Addr == nil {
+		return netip.Addr{}
+	}
+	if tcp, ok := p.Addr.(*net.TCPAddr); ok { // grpc-go's own listener: nothing to parse
+		ip, _ := netip.AddrFromSlice(tcp.IP)
+		return ip.Unmap()
+	}
+	// ServeHTTP's address is text, and so is what else has an address and a port.
+	ap, _ := netip.ParseAddrPort(p.Addr.String())
+	return ap.Addr().Unmap().WithZone("")
+}
+
+// text is the address cut to bits; "" for an invalid one.
+//
+// The key of a rule is text, for [core.Rule].For to name it, and a peer's address
+// comes as bytes. So that a call does not allocate for what the call before had
+// allocated, equal texts share one: package unique keeps a text until a garbage
+// collection finds it unused, and looks it up, from our stack, without an
+// allocation. No bound of ours is needed, and nothing to clean up.
+func text(ip netip.Addr, bits int) string {
+	var b [64]byte
+	t := b[:0]
+	switch prefix, err := ip.Prefix(bits); {
+	case !ip.IsValid() || err != nil:
+		return ""
+	case bits == ip.BitLen():
+		t = ip.AppendTo(t)
+	default:
+		t = prefix.AppendTo(t)
+	}
+	return unique.Make(string(t)).Value()
+}
+
+// checkKeys panics for keys that cannot work: a rule would count all calls
+// together and nobody would notice.
+func checkKeys(keys []Key) {
+	for i, k := range keys {
+		switch {
+		case k.By == "":
+			panic(fmt.Sprintf("grpcflow: Keys[%d] has no By", i))
+		case k.Of == nil:
+			panic(fmt.Sprintf("grpcflow: Keys[%d], by %q, has no Of", i, k.By))
+		}
+		for _, earlier := range keys[:i] {
+			if earlier.By == k.By {
+				panic(fmt.Sprintf("grpcflow: two Keys are by %q", k.By))
+			}
+		}
+	}
+}

@@ -1,0 +1,57 @@
+package grpcflow
+
+import (
+	"context"
+	"strings"
+
+	"github.com/exactflow/exactflow/core"
+	"google.golang.org/grpc/codes"
+)
+
+// Options says how a call becomes a request to the limiter, and what a refused
+// one is answered. The zero value works. The functions are called at the same
+// time by many calls; one that panics does so before anything is taken.
+type Options struct {
+	// Keys is what a call is known by. nil means [Peer] alone; an empty slice
+	// means nothing. Rules whose By no key has count all calls under the empty
+	// key.
+	Keys []Key
+
+	// Resource names what is called, to be matched by a rule's On. nil means the
+	// full method, "/shop.Catalog/Search". It must not return text that clients
+	// can choose freely: each new name costs a scan of the rules.
+	Resource func(ctx context.Context, fullMethod string) string
+
+	// Cost is how many units the call takes; 0 means 1, and below 0 is refused.
+	// nil means 1 for each. For a stream req is nil: the decision comes before the
+	// first message.
+	Cost func(ctx context.Context, fullMethod string, req any) int
+
+	// Skip exempts a call: no rule sees it. nil means
+	// [SkipHealthAndReflection], which a function of your own may call.
+	Skip func(ctx context.Context, fullMethod string) bool
+
+	// Refuse makes the error of a refused call, in place of the default one; nil,
+	// from it or as it, means the default one. The handler never runs. The
+	// pushback trailer is set as by default, unless Refuse has set one itself.
+	// ctx serves grpc.SetTrailer for streams too.
+	Refuse func(ctx context.Context, refused core.Permit) error
+
+	// Status is the code of the default error. nil means ResourceExhausted for
+	// all; so does OK, which is no error.
+	//
+	// Unavailable for what is full for everybody, say,
+	//
+	//	r := refused.Refusal(); r.Reason == core.ReasonInFlight && r.By == ""
+	//
+	// lets clients that retry by common policies go to another server. But it
+	// counts as a server's error in traces and alerts.
+	Status func(refused core.Permit) codes.Code
+}
+
+// SkipHealthAndReflection is true for the methods of the standard health and
+// reflection services. It is the default of [Options].Skip.
+func SkipHealthAndReflection(_ context.Context, fullMethod string) bool {
+	return strings.HasPrefix(fullMethod, "/grpc.health.v1.Health/") ||
+		strings.HasPrefix(fullMethod, "/grpc.reflection.")
+}
