@@ -17,8 +17,8 @@ type Limit interface {
 	kind() string
 	// size is how many units fit at most, and in which window: 0 means at once.
 	size() (n int, per time.Duration)
-	// meter makes an empty count.
-	meter() meter
+	// meter makes an empty count under the limit, compiled as b.
+	meter(b *bound) meter
 }
 
 // A meter is the count that one limit keeps for one key. Every kind answers the
@@ -26,7 +26,7 @@ type Limit interface {
 // now". All methods need the lock of the entry's stripe. No instant given to a
 // meter is before one given to it earlier.
 type meter interface {
-	// opens is at most now exactly when n more fit. Else it is a later instant,
+	// opens is at most now exactly when n more fit; n is above 0. Else it is a later instant,
 	// which may be early but never late; or [unknown]: it opens when somebody is
 	// done; or [never]: n does not fit the limit at all.
 	opens(now int64, n int) int64
@@ -39,7 +39,7 @@ type meter interface {
 	idle(now int64) bool
 	// change goes on under another limit of the same kind. What was counted at or
 	// before floor is forgotten, except what is held.
-	change(limit Limit, floor int64)
+	change(b *bound, floor int64)
 	// forget clears the count, except what is held.
 	forget()
 }
@@ -47,7 +47,9 @@ type meter interface {
 // A holder is a meter whose units come back when the request is done.
 type holder interface {
 	meter
-	give(n int)
+	// give brings n units back. The answer is what opens says of 1 unit at any
+	// instant from then on: [open], unknown or never.
+	give(n int) int64
 }
 
 // Instants are nanoseconds since the limiter was made, so none is negative.
@@ -59,6 +61,20 @@ const (
 
 	latest = math.MaxInt64 - 2 // where sums of instants saturate
 )
+
+// A bound is a limit as compiled for the keys of one rule: immutable, and shared
+// by the meters of all keys that it binds. A rule has one for most keys, and one
+// for each value in its For.
+type bound struct {
+	clause *clause
+	limit  Limit
+	n      int
+	per    int64 // the window in nanoseconds; 0 for what is in flight
+	slice  int64 // see [slice]
+	named  bool  // for a value in For
+	free   bool  // Unlimited
+	holds  bool  // its meters are holders
+}
 
 // later is t + d, saturating: neither is negative.
 func later(t, d int64) int64 {
@@ -75,7 +91,7 @@ type Unlimited struct{}
 func (Unlimited) check() error               { return nil }
 func (Unlimited) kind() string               { return "" }
 func (Unlimited) size() (int, time.Duration) { return math.MaxInt, 0 }
-func (Unlimited) meter() meter               { panic("core: Unlimited has no meter") }
+func (Unlimited) meter(*bound) meter         { panic("core: Unlimited has no meter") }
 func (Unlimited) String() string             { return "unlimited" }
 
 // checkN is the rule that all kinds share for their number of units.

@@ -3,6 +3,7 @@ package core
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 )
 
@@ -78,19 +79,175 @@ type Quota struct {
 // refused, the reason. It is small, and may be copied: the first Release of any
 // copy counts. The zero Permit is harmless. Safe for concurrent use.
 type Permit struct {
-	_ int
+	grant *grant // nil: nothing to release
+	turn  uint64 // which use of the grant is meant
+	bound *bound // of the tightest rule, or of the refusing one
+	left  int
+	wait  int64 // until more is left; of a refusal, until the latest known instant
+	why   Reason
+	known bool
 }
 
 // Release gives back what the request holds. The first call counts, on
 // whichever copy; later ones, and those on a refused permit, do nothing.
-func (p Permit) Release() {}
+//
+// A permit that is never released holds its in-flight units for ever: defer the
+// call, or use [Limiter.Do].
+func (p Permit) Release() {
+	if p.grant != nil {
+		p.grant.release(p.turn)
+	}
+}
 
-// Fail marks the request's outcome as failed. Call it before Release.
-func (p Permit) Fail() {}
+// Fail marks the request's outcome as failed, for the statistics. Only the time
+// before Release counts.
+func (p Permit) Fail() {
+	if p.grant != nil {
+		p.grant.fail(p.turn)
+	}
+}
 
 // Refusal says why the request was refused; the zero Refusal if it was not.
-func (p Permit) Refusal() Refusal { return Refusal{} }
+func (p Permit) Refusal() Refusal {
+	if p.why == ReasonNone {
+		return Refusal{}
+	}
+	r := Refusal{Reason: p.why, RetryAfter: time.Duration(p.wait), Known: p.known}
+	if p.bound != nil {
+		r.Rule, r.By = p.bound.clause.rule.Name, p.bound.clause.rule.By
+	}
+	return r
+}
 
 // Quota is that of the tightest rule: the one with the smallest part of its
-// limit remaining. If the request was refused, that of the refusing rule.
-func (p Permit) Quota() Quota { return Quota{} }
+// limit remaining, the first of equals. If the request was refused, that of the
+// refusing rule. Shadow rules are not told.
+func (p Permit) Quota() Quota {
+	if p.bound == nil {
+		return Quota{}
+	}
+	q := Quota{
+		Rule:      p.bound.clause.rule.Name,
+		Limit:     p.bound.n,
+		Window:    time.Duration(p.bound.per),
+		Remaining: p.left,
+	}
+	if p.why == ReasonNone || p.known {
+		q.Reset = time.Duration(p.wait)
+	}
+	return q
+}
+
+// tighten makes the quota that of the step, if that is tighter. Needs the locks.
+func (p *Permit) tighten(s *step, now int64) {
+	left := s.left(now)
+	if p.bound != nil && float64(left)*float64(p.bound.n) >= float64(p.left)*float64(s.bound.n) {
+		return
+	}
+	p.bound, p.left, p.wait = s.bound, left, 0
+	if left == s.bound.n {
+		return
+	}
+	t := int64(open)
+	for _, e := range [...]*entry{s.entry, s.overflow} {
+		if e != nil {
+			t = max(t, e.meter.opens(now, left+1))
+		}
+	}
+	if t < unknown {
+		p.wait = t - now
+	}
+}
+
+// A grant is what an admitted request took. Grants are used again; each use is a
+// turn, and a permit of an earlier turn reaches nobody.
+type grant struct {
+	limiter *Limiter
+	state   atomic.Uint64 // turn<<1, +1 if failed
+	taken   []taken       // what is held comes first, by stripe
+	held    int           // how many of taken are held
+	room    [few]taken
+}
+
+type taken struct {
+	ledger *ledger
+	entry  *entry
+	shard  *shard
+	stripe uint32
+	n      int
+}
+
+// hold makes a grant of what the steps took.
+func (l *Limiter) hold(steps []step, n int) (g *grant, turn uint64) {
+	g, _ = l.grants.Get().(*grant)
+	if g == nil {
+		g = &grant{limiter: l}
+		g.taken = g.room[:0]
+	}
+	for i := range steps {
+		s := &steps[i]
+		if s.way == pass {
+			continue
+		}
+		g.taken = append(g.taken, taken{s.clause.ledger, s.entry, s.shard, s.stripe, n})
+		if !s.bound.holds {
+			continue
+		}
+		// Into its place among the held: the first of the others makes room.
+		last := len(g.taken) - 1
+		at := g.held
+		g.taken[last], g.taken[at] = g.taken[at], g.taken[last]
+		for ; at > 0 && g.taken[at-1].stripe > g.taken[at].stripe; at-- {
+			g.taken[at-1], g.taken[at] = g.taken[at], g.taken[at-1]
+		}
+		g.held++
+	}
+	return g, g.state.Load() >> 1
+}
+
+// fail marks the turn, unless it is over.
+func (g *grant) fail(turn uint64) {
+	g.state.CompareAndSwap(turn<<1, turn<<1|1)
+}
+
+// release ends the turn: whoever ends it gives back.
+func (g *grant) release(turn uint64) {
+	failed := false
+	if !g.state.CompareAndSwap(turn<<1, (turn+1)<<1) {
+		if !g.state.CompareAndSwap(turn<<1|1, (turn+1)<<1) {
+			return
+		}
+		failed = true
+	}
+	l := g.limiter
+	for i := range g.held {
+		t := &g.taken[i]
+		if i == 0 || g.taken[i-1].stripe != t.stripe {
+			l.stripes[t.stripe].Lock()
+		}
+		t.give()
+	}
+	for i := range g.held {
+		if t := &g.taken[i]; i == 0 || g.taken[i-1].stripe != t.stripe {
+			l.stripes[t.stripe].Unlock()
+		}
+	}
+	if failed {
+		for i := range g.taken {
+			g.taken[i].ledger.count().failed.Add(1)
+		}
+	}
+	clear(g.taken)
+	g.taken, g.held = g.taken[:0], 0
+	l.grants.Put(g)
+}
+
+// give brings back what is held. Needs the lock.
+func (t *taken) give() {
+	e := t.entry
+	e.tell(e.meter.(holder).give(t.n))
+	t.shard.held -= t.n
+	if t.ledger.solo == nil && !e.bound.Load().named && e.meter.idle(0) {
+		t.ledger.seat(false)
+	}
+}

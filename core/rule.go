@@ -1,6 +1,12 @@
 package core
 
-import "time"
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
 
 // A Request is what a caller asks for.
 type Request struct {
@@ -48,22 +54,96 @@ type Rule struct {
 	Shadow bool
 }
 
-// Rate admits at most N units in any half-open stretch of time (t-Per, t], for
-// every t: an exact sliding window, whatever the arrival pattern. Units pass at
-// the instant of the decision, and a unit leaves the window exactly Per later.
-//
-// Up to N = 4096 this is exact to the nanosecond. Above, admissions that fall
-// into the same slice of ⌈Per/4095⌉ leave together, with the latest of them: a
-// unit may come back one slice late, never early.
-//
-// N = 0 blocks. Per is above 0, from nanoseconds to years. A key costs 16 bytes
-// for each admission in its window, 64 KiB at most.
-type Rate struct {
-	N   int
-	Per time.Duration
+// check is all that is wrong with the rule itself.
+func (r *Rule) check() (wrong []error) {
+	say := func(format string, args ...any) { wrong = append(wrong, fmt.Errorf(format, args...)) }
+	if r.Name == "" {
+		say("Name is empty; want a unique name")
+	}
+	if i := strings.IndexFunc(r.Name, func(c rune) bool { return c < ' ' || c > '~' }); i >= 0 {
+		say("Name has %q at byte %d; want printable ASCII, since names are put into headers", r.Name[i:i+1], i)
+	}
+	parts := strings.Split(r.By, ",")
+	for i, part := range parts {
+		switch {
+		case r.By == "":
+		case part == "" || strings.TrimSpace(part) != part:
+			say("By is %q; want the names of keys joined by single commas, such as \"tenant,resource\"", r.By)
+		case slices.Index(parts, part) < i:
+			say("By is %q, which has %q twice", r.By, part)
+		}
+	}
+	if r.MaxKeys < 0 {
+		say("MaxKeys is %d; want 0, which means 1<<20, or more", r.MaxKeys)
+	}
+	if err := checkLimit(r.Limit); err != nil {
+		say("Limit: %w", err)
+	}
+	if r.For != nil && (r.By == "" || len(parts) > 1) {
+		say("For has limits for values of By, which is %q; want a single key there", r.By)
+	}
+	var values []string
+	for v := range r.For {
+		values = append(values, v)
+	}
+	slices.Sort(values)
+	for _, v := range values {
+		limit := r.For[v]
+		if err := checkLimit(limit); err != nil {
+			say("For[%q]: %w", v, err)
+		} else if n, _ := limit.size(); n > 0 && limit.kind() != "" && limit.kind() != r.kind() {
+			say("For[%q] is %v; want the kind of the rule's other limits, %s, or N = 0, or Unlimited", v, limit, r.kind())
+		}
+	}
+	return wrong
 }
 
-// InFlight admits a request while at most N units, its own included, are held:
-// a semaphore. What a request took is given back by its [Permit]'s Release,
-// exactly once. N = 0 blocks.
-type InFlight struct{ N int }
+func checkLimit(limit Limit) error {
+	switch limit.(type) {
+	case nil:
+		return errors.New("there is none; want Rate, InFlight or Unlimited")
+	case Rate, InFlight, Unlimited:
+		return limit.check()
+	}
+	return fmt.Errorf("it is a %T; want a value, not a pointer", limit)
+}
+
+// kind is that of the rule's limits: of Limit or, if that is Unlimited, of those
+// in For, where a limit that blocks may stand among others.
+func (r *Rule) kind() string {
+	if r.Limit != nil && r.Limit.kind() != "" {
+		return r.Limit.kind()
+	}
+	var kind, blocks string
+	for _, limit := range r.For {
+		if checkLimit(limit) != nil || limit.kind() == "" {
+			continue
+		}
+		if n, _ := limit.size(); n > 0 {
+			kind = max(kind, limit.kind()) // any, but always the same
+		} else {
+			blocks = max(blocks, limit.kind())
+		}
+	}
+	if kind == "" {
+		return blocks
+	}
+	return kind
+}
+
+// same is a limit of For as one of the rule's kind: one of another kind blocks. A
+// rate that blocks so remembers as long as any of the rule's.
+func (r *Rule) same(limit Limit) Limit {
+	switch kind := r.kind(); {
+	case limit.kind() == "" || limit.kind() == kind:
+		return limit
+	case kind == (InFlight{}).kind():
+		return InFlight{}
+	}
+	_, per := r.Limit.size()
+	for _, other := range r.For {
+		_, p := other.size()
+		per = max(per, p)
+	}
+	return Rate{Per: max(per, time.Nanosecond)}
+}

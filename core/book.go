@@ -1,0 +1,256 @@
+package core
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"hash/maphash"
+	"slices"
+	"strings"
+	"sync/atomic"
+)
+
+// A book is all rules of a moment, compiled: immutable, but for its memo. Replace
+// puts another in its place.
+type book struct {
+	clauses []*clause
+	named   map[string]*clause
+	exact   map[string][]int // the clauses whose On has no "*", by On
+	broad   []int            // the others
+	memo    [1 << 12]atomic.Pointer[plan]
+}
+
+// bind makes a book of clauses.
+func bind(clauses []*clause) *book {
+	b := &book{
+		clauses: clauses,
+		named:   make(map[string]*clause, len(clauses)),
+		exact:   make(map[string][]int),
+	}
+	for i, c := range clauses {
+		b.named[c.rule.Name] = c
+		if len(c.on) == 1 {
+			b.exact[c.on[0]] = append(b.exact[c.on[0]], i)
+		} else {
+			b.broad = append(b.broad, i)
+		}
+	}
+	return b
+}
+
+// A clause is a rule, compiled. An unchanged rule keeps its clause in the next
+// book, so that its bounds stay the same and hints stay believed.
+type clause struct {
+	rule    Rule // the caller's, copied
+	on      pattern
+	ledger  *ledger
+	bound   *bound
+	special map[value]*bound // For
+	floor   int64            // what was admitted at or before it is forgotten, unless the key was in For
+	since   int64            // the instant at which Replace made the clause
+}
+
+// A plan is the clauses that apply to one resource: those that enforce first.
+type plan struct {
+	on      string
+	hash    uint64
+	clauses []*clause
+}
+
+// probes is how many places of the memo a resource may stand in.
+const probes = 4
+
+// plan finds the clauses for a resource: in the memo or, the first time, by
+// looking through the rules. The memo is bounded: where all places are taken one
+// is given up, which costs its resource another look.
+func (b *book) plan(seed maphash.Seed, on string) *plan {
+	h := maphash.String(seed, on)
+	for i := range uint64(probes) {
+		p := b.memo[(h+i)%uint64(len(b.memo))].Load()
+		if p == nil {
+			break
+		}
+		if p.hash == h && p.on == on {
+			return p
+		}
+	}
+	return b.learn(h, on)
+}
+
+func (b *book) learn(h uint64, on string) *plan {
+	p := &plan{on: strings.Clone(on), hash: h}
+	apply := slices.Clone(b.exact[on])
+	for _, i := range b.broad {
+		if b.clauses[i].on.matches(on) {
+			apply = append(apply, i)
+		}
+	}
+	slices.Sort(apply)
+	for _, shadow := range []bool{false, true} {
+		for _, i := range apply {
+			if c := b.clauses[i]; c.rule.Shadow == shadow {
+				p.clauses = append(p.clauses, c)
+			}
+		}
+	}
+	at := h + h>>62 // where no place is free, any of the probes
+	for i := range uint64(probes) {
+		if b.memo[(h+i)%uint64(len(b.memo))].Load() == nil {
+			at = h + i
+			break
+		}
+	}
+	b.memo[at%uint64(len(b.memo))].Store(p)
+	return p
+}
+
+// A pattern is an On, split at its stars.
+type pattern []string
+
+func compile(on string) pattern {
+	if on == "" {
+		on = "*"
+	}
+	return strings.Split(on, "*")
+}
+
+// matches finds each part at its first place after the one before: if the parts
+// fit in any way they fit so too. The last must end the resource.
+func (p pattern) matches(on string) bool {
+	rest, ok := strings.CutPrefix(on, p[0])
+	if !ok || len(p) == 1 {
+		return ok && rest == ""
+	}
+	last := len(p) - 1
+	for _, part := range p[1:last] {
+		if _, rest, ok = strings.Cut(rest, part); !ok {
+			return false
+		}
+	}
+	return strings.HasSuffix(rest, p[last])
+}
+
+// A value is a key's value as kept: as it is up to 256 bytes, else as its
+// SHA-256, with long set to 1 so that the two never meet.
+type value struct {
+	text string
+	long uint64
+}
+
+// longest is how many bytes of a value are kept as they are.
+const longest = 256
+
+func keep(text string) value {
+	if len(text) <= longest {
+		return value{text, 0}
+	}
+	sum := sha256.Sum256([]byte(text))
+	return value{string(sum[:]), 1}
+}
+
+// part is the request's value for the i-th part of By.
+func (c *clause) part(i int, r *Request) value {
+	by := c.ledger.parts[i]
+	if by == "resource" {
+		return keep(r.On)
+	}
+	for k := range r.Keys {
+		if r.Keys[k].By == by {
+			return keep(r.Keys[k].Value)
+		}
+	}
+	return value{}
+}
+
+// hash is that of a single value. Its lowest bit tells the long.
+func (l *Limiter) hash(v value) uint64 {
+	return maphash.String(l.seed, v.text)&^1 | v.long
+}
+
+// stripe is that of a hash.
+func (l *Limiter) stripe(hash uint64) uint32 {
+	return uint32(hash>>1) & uint32(len(l.stripes)-1)
+}
+
+// single is the request's value for a single By. Of several parts the values are
+// looked up where they are needed, one by one.
+func (c *clause) single(r *Request) value {
+	if len(c.ledger.parts) == 1 {
+		return c.part(0, r)
+	}
+	return value{}
+}
+
+// place hashes the key of a request: v, or several parts. It also tells whether
+// the request lacks one. Needs a rule with a By.
+func (l *Limiter) place(c *clause, v value, r *Request) (hash uint64, empty bool) {
+	if len(c.ledger.parts) == 1 {
+		return l.hash(v), v.text == ""
+	}
+	for i := range c.ledger.parts {
+		v := c.part(i, r)
+		hash = (hash<<7 | hash>>57) ^ l.hash(v)
+		hash *= 0x9e3779b97f4a7c15 // odd: no information is lost
+		empty = empty || v.text == ""
+	}
+	return hash &^ 1, empty
+}
+
+// same reports that key, as kept, is the request's: v, or several parts.
+func (c *clause) same(key string, v value, r *Request) bool {
+	if len(c.ledger.parts) == 1 {
+		return key == v.text
+	}
+	for i := range c.ledger.parts {
+		v := c.part(i, r)
+		n, used := uvarint(key)
+		if n != uint64(len(v.text))<<1|v.long || key[used:used+len(v.text)] != v.text {
+			return false
+		}
+		key = key[used+len(v.text):]
+	}
+	return true
+}
+
+// kept is the key to keep in an entry. The values of several parts stand one
+// behind the other, each behind its length, so that "a:b","c" and "a","b:c" stay
+// apart.
+func (c *clause) kept(r *Request) string {
+	if len(c.ledger.parts) == 1 {
+		return strings.Clone(c.single(r).text)
+	}
+	var key []byte
+	for i := range c.ledger.parts {
+		v := c.part(i, r)
+		key = binary.AppendUvarint(key, uint64(len(v.text))<<1|v.long)
+		key = append(key, v.text...)
+	}
+	return string(key)
+}
+
+// uvarint is binary.Uvarint of a string that holds one, of at most two bytes.
+func uvarint(s string) (n uint64, used int) {
+	if s[0] < 0x80 {
+		return uint64(s[0]), 1
+	}
+	return uint64(s[0]&0x7f) | uint64(s[1])<<7, 2
+}
+
+// boundOf is the bound for a key of a single By.
+func (c *clause) boundOf(v value) *bound {
+	if c.special != nil {
+		if b, ok := c.special[v]; ok {
+			return b
+		}
+	}
+	return c.bound
+}
+
+// floorOf is the instant at and before which an entry that was under old is to
+// forget. Of most keys the clause has the latest of all changes, however many an
+// entry slept through. A key in For sleeps through none: Replace settles it.
+func (c *clause) floorOf(old *bound) int64 {
+	if old.named {
+		return c.since - old.per
+	}
+	return c.floor
+}

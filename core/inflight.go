@@ -1,0 +1,46 @@
+package core
+
+import (
+	"fmt"
+	"time"
+)
+
+// InFlight admits a request while at most N units, its own included, are held:
+// a semaphore. What a request took is given back by its [Permit]'s Release,
+// exactly once. N = 0 blocks.
+type InFlight struct{ N int }
+
+func (f InFlight) check() error               { return checkN("InFlight", f.N) }
+func (f InFlight) kind() string               { return "in_flight" }
+func (f InFlight) size() (int, time.Duration) { return f.N, 0 }
+func (f InFlight) meter(b *bound) meter       { return &semaphore{bound: b} }
+
+// String is "8 in flight".
+func (f InFlight) String() string { return fmt.Sprintf("%d in flight", f.N) }
+
+// A semaphore is the meter of InFlight. Instants mean nothing to it.
+type semaphore struct {
+	bound *bound
+	held  int
+}
+
+func (s *semaphore) opens(now int64, n int) int64 {
+	switch {
+	case n > s.bound.n:
+		return never
+	case n > s.bound.n-s.held:
+		return unknown
+	}
+	return now
+}
+
+func (s *semaphore) take(_ int64, n int)      { s.held += n }
+func (s *semaphore) left(int64) int           { return max(0, s.bound.n-s.held) }
+func (s *semaphore) idle(int64) bool          { return s.held == 0 }
+func (s *semaphore) change(b *bound, _ int64) { s.bound = b }
+func (s *semaphore) forget()                  {}
+
+func (s *semaphore) give(n int) int64 {
+	s.held -= n
+	return s.opens(open, 1)
+}

@@ -1,0 +1,171 @@
+package core
+
+import (
+	"fmt"
+	"time"
+)
+
+// Rate admits at most N units in any half-open stretch of time (t-Per, t], for
+// every t: an exact sliding window, whatever the arrival pattern. Units pass at
+// the instant of the decision, and a unit leaves the window exactly Per later.
+//
+// Up to N = 4096 this is exact to the nanosecond. Above, admissions that fall
+// into the same slice of ⌈Per/4095⌉ leave together, with the latest of them: a
+// unit may come back one slice late, never early.
+//
+// N = 0 blocks. Per is above 0, from nanoseconds to years. A key costs 16 bytes
+// for each admission in its window, 64 KiB at most.
+type Rate struct {
+	N   int
+	Per time.Duration
+}
+
+// exact is the largest N whose every admission has an entry of its own. A window
+// overlaps at most exact slices of ⌈Per/(exact-1)⌉, so the ring is bounded above
+// exact too.
+const exact = 4096
+
+func (r Rate) check() error {
+	if r.Per <= 0 {
+		return fmt.Errorf("Rate.Per is %v; want a duration above 0, such as time.Second", r.Per)
+	}
+	return checkN("Rate", r.N)
+}
+
+func (r Rate) kind() string               { return "rate" }
+func (r Rate) size() (int, time.Duration) { return r.N, r.Per }
+
+func (r Rate) meter(b *bound) meter { return &window{bound: b} }
+
+// String is "20 per 1s".
+func (r Rate) String() string { return fmt.Sprintf("%d per %v", r.N, r.Per) }
+
+// A window is the meter of a Rate: a ring of admissions, oldest first, grown
+// from nothing as needed.
+type window struct {
+	bound *bound
+	ring  []admit // its length is the room; the admissions are count from head on
+	head  uint32
+	count uint32
+	sum   int // units in the ring
+}
+
+// An admit is n units that leave the window together, Per after at.
+type admit struct {
+	at int64
+	n  int
+}
+
+// nth is the i-th admission from the oldest on.
+func (w *window) nth(i uint32) *admit {
+	i += w.head
+	if room := uint32(len(w.ring)); i >= room {
+		i -= room
+	}
+	return &w.ring[i]
+}
+
+// slide forgets what has left the window: at exactly at+Per it has.
+func (w *window) slide(now int64) { w.dropThrough(now - w.bound.per) }
+
+// dropThrough forgets what was admitted at or before t.
+func (w *window) dropThrough(t int64) {
+	for w.count > 0 {
+		oldest := w.nth(0)
+		if oldest.at > t {
+			return
+		}
+		w.sum -= oldest.n
+		w.count--
+		if w.head++; w.head == uint32(len(w.ring)) {
+			w.head = 0
+		}
+	}
+}
+
+func (w *window) opens(now int64, n int) int64 {
+	if n > w.bound.n {
+		return never
+	}
+	w.slide(now)
+	excess := n - (w.bound.n - w.sum) // no overflow: n and sum are at most MaxInt, and N-sum is at least -MaxInt
+	if excess <= 0 {
+		return now
+	}
+	// The ring holds at least excess units, since n <= N.
+	for i := uint32(0); ; i++ {
+		a := w.nth(i)
+		if excess -= a.n; excess <= 0 {
+			return later(a.at, w.bound.per)
+		}
+	}
+}
+
+func (w *window) take(now int64, n int) {
+	w.sum += n
+	if w.count > 0 {
+		newest := w.nth(w.count - 1)
+		if w.together(newest.at, now) {
+			newest.at = now
+			newest.n += n
+			return
+		}
+	}
+	if int(w.count) == len(w.ring) {
+		w.grow()
+	}
+	w.count++
+	*w.nth(w.count - 1) = admit{now, n}
+}
+
+// together reports that what was admitted at a and at b, a <= b, leaves together:
+// at one instant, or in one slice.
+func (w *window) together(a, b int64) bool {
+	return a == b || w.bound.slice > 0 && b < (a/w.bound.slice+1)*w.bound.slice
+}
+
+// slice is the width of the slices of a rate: 0 where each instant stands alone.
+func slice(n int, per int64) int64 {
+	if n <= exact || per == 0 {
+		return 0
+	}
+	return (per-1)/(exact-1) + 1
+}
+
+// grow doubles the ring. It ends at 4096 entries, except that a limit lowered
+// from below exact may still remember more than its N.
+func (w *window) grow() {
+	ring := make([]admit, max(1, min(2*len(w.ring), max(exact, len(w.ring)+1))))
+	for i := range w.count {
+		ring[i] = *w.nth(i)
+	}
+	w.ring, w.head = ring, 0
+}
+
+func (w *window) left(now int64) int {
+	w.slide(now)
+	return max(0, w.bound.n-w.sum)
+}
+
+func (w *window) idle(now int64) bool {
+	w.slide(now)
+	return w.count == 0
+}
+
+// change keeps each admission, at its instant. Where the new limit is sliced,
+// those of one slice come together.
+func (w *window) change(b *bound, floor int64) {
+	w.dropThrough(floor)
+	w.bound = b
+	if b.slice == 0 {
+		return
+	}
+	old := *w
+	w.ring, w.head, w.count, w.sum = nil, 0, 0, 0
+	for i := range old.count {
+		a := old.nth(i)
+		w.take(a.at, a.n)
+	}
+}
+
+func (w *window) forget() { w.head, w.count, w.sum = 0, 0, 0 }

@@ -1,0 +1,232 @@
+package core
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"runtime"
+	"strings"
+)
+
+// Replace puts these rules in place of the present ones, at one instant. If
+// some are wrong, the error joins what is wrong with each, and the old rules
+// stay.
+//
+// A rule that keeps its Name, its kind of limit and its By keeps its counts: if
+// nothing else changed, untouched; else the new limit is applied at once to
+// what is remembered, which is every admission within the old Per. So a shorter
+// window forgets what a longer one put back later would have counted. A rule
+// removed and added again starts fresh, and so does a key that was [Unlimited].
+// Permits of requests in flight stay good.
+func (l *Limiter) Replace(rules ...Rule) error {
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	return l.replace(rules, l.book.Load())
+}
+
+// replace compiles, and changes the books in one decision over all stripes: its
+// instant lies between those of the decisions by the old book and those by the
+// new.
+func (l *Limiter) replace(rules []Rule, old *book) error {
+	if err := check(rules); err != nil {
+		return err
+	}
+	clauses := make([]*clause, len(rules))
+	var changed []*clause
+	for i := range rules {
+		was := old.named[rules[i].Name]
+		if was != nil && reflect.DeepEqual(was.rule, rules[i].normal()) {
+			clauses[i] = was
+			continue
+		}
+		clauses[i] = l.compile(rules[i].normal(), was)
+		changed = append(changed, clauses[i])
+	}
+	next := bind(clauses)
+
+	for i := range l.stripes {
+		l.stripes[i].Lock()
+	}
+	now := l.now()
+	for _, c := range changed {
+		c.since = now
+		if was := old.named[c.rule.Name]; was != nil {
+			c.floor = max(was.floor, now-was.bound.per)
+		}
+	}
+	l.book.Store(next)
+	for i := range l.stripes {
+		l.stripes[i].Unlock()
+	}
+
+	for _, c := range changed {
+		if was := old.named[c.rule.Name]; was != nil && was.ledger == c.ledger {
+			l.settle(was.special, c)
+			l.settle(c.special, c)
+		}
+	}
+	return nil
+}
+
+// settle brings the entries of the values in For under the clause, before the
+// next Replace. Those who decide meanwhile do the same for theirs.
+func (l *Limiter) settle(special map[value]*bound, c *clause) {
+	for v := range special {
+		hash := l.hash(v)
+		i := l.stripe(hash)
+		s := c.ledger.shard(i, len(l.stripes))
+		l.stripes[i].Lock()
+		if e := s.find(c, hash, v, nil); e != nil {
+			e.comply(c)
+		}
+		l.stripes[i].Unlock()
+	}
+}
+
+// compile makes a clause of a checked rule. It goes on with the ledger of the
+// rule that has been there under the name, if that is of the same kind and By.
+func (l *Limiter) compile(r Rule, was *clause) *clause {
+	c := &clause{rule: r, on: compile(r.On)}
+	c.bound = newBound(c, r.Limit, false)
+	if r.For != nil {
+		c.special = make(map[value]*bound, len(r.For))
+		for v, limit := range r.For {
+			c.special[keep(strings.Clone(v))] = newBound(c, r.same(limit), true)
+		}
+	}
+	if was != nil && was.rule.kind() == r.kind() && was.rule.By == r.By {
+		c.ledger = was.ledger
+		return c
+	}
+	shares := 1
+	for shares < min(tallies, runtime.GOMAXPROCS(0)) {
+		shares *= 2
+	}
+	c.ledger = &ledger{tally: make([]tally, shares)}
+	if r.By != "" {
+		c.ledger.parts = strings.Split(r.By, ",")
+		return c
+	}
+	c.ledger.home = l.stripe(l.hash(value{text: r.Name}))
+	c.ledger.solo = new(entry)
+	if !c.bound.free {
+		c.ledger.solo = newEntry(c.bound, "", 0)
+	}
+	return c
+}
+
+func newBound(c *clause, limit Limit, named bool) *bound {
+	n, per := limit.size()
+	b := &bound{clause: c, limit: limit, n: n, per: int64(per), slice: slice(n, int64(per)), named: named}
+	_, b.free = limit.(Unlimited)
+	_, b.holds = limit.(InFlight)
+	return b
+}
+
+// normal is a copy of the rule as it is kept.
+func (r Rule) normal() Rule {
+	r.For = maps.Clone(r.For)
+	if len(r.For) == 0 {
+		r.For = nil
+	}
+	if r.MaxKeys == 0 {
+		r.MaxKeys = 1 << 20
+	}
+	return r
+}
+
+// Forget is an operator's pardon: it clears what the named rule has counted for
+// a key, given by one value for each part of the rule's By, or for all keys if
+// none is given. What is held stays held. It is an error if there is no such
+// rule, or if the number of values is not that of By's parts.
+//
+// Keys beyond MaxKeys share their counts, which only a pardon for all clears.
+func (l *Limiter) Forget(rule string, key ...string) error {
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	c := l.book.Load().named[rule]
+	if c == nil {
+		return fmt.Errorf("core: Forget: there is no rule %q", rule)
+	}
+	if len(key) > 0 && len(key) != len(c.ledger.parts) {
+		return fmt.Errorf("core: Forget: rule %q counts by %q; want %d values, or none for all keys, but there are %d",
+			rule, c.rule.By, len(c.ledger.parts), len(key))
+	}
+	if len(key) > 0 {
+		l.pardon(c, key)
+		return nil
+	}
+	for i := range l.stripes {
+		l.stripes[i].Lock()
+		if s := c.ledger.peek(uint32(i)); s != nil {
+			s.pardon(c)
+		}
+		if c.ledger.solo != nil && c.ledger.home == uint32(i) && !c.bound.free {
+			c.ledger.solo.pardon(c)
+		}
+		l.stripes[i].Unlock()
+	}
+	return nil
+}
+
+// pardon clears one key.
+func (l *Limiter) pardon(c *clause, key []string) {
+	var r Request
+	for i, by := range c.ledger.parts {
+		if by == "resource" {
+			r.On = key[i]
+		} else {
+			r.Keys = append(r.Keys, Key{by, key[i]})
+		}
+	}
+	v := c.single(&r)
+	hash, _ := l.place(c, v, &r)
+	i := l.stripe(hash)
+	s := c.ledger.shard(i, len(l.stripes))
+	l.stripes[i].Lock()
+	defer l.stripes[i].Unlock()
+	if e := s.find(c, hash, v, &r); e != nil {
+		e.pardon(c)
+	}
+}
+
+// pardon clears all keys of the shard. Needs the lock.
+func (s *shard) pardon(c *clause) {
+	if at := s.table.Load(); at != nil {
+		for i := range *at {
+			if e := (*at)[i].Load(); e != nil {
+				e.pardon(c)
+			}
+		}
+	}
+	s.overflow, s.last = nil, 0
+}
+
+// pardon clears the entry. Needs the lock.
+func (e *entry) pardon(c *clause) {
+	e.comply(c)
+	e.meter.forget()
+	e.after = nil
+	if !e.bound.Load().holds {
+		e.tell(open)
+	}
+}
+
+// check joins what is wrong with the rules.
+func check(rules []Rule) error {
+	var wrong []error
+	at := make(map[string]int, len(rules))
+	for i := range rules {
+		r := &rules[i]
+		for _, err := range r.check() {
+			wrong = append(wrong, fmt.Errorf("core: rule %q (number %d): %w", r.Name, i+1, err))
+		}
+		if first, twice := at[r.Name]; twice && r.Name != "" {
+			wrong = append(wrong, fmt.Errorf("core: rule %q (number %d): rule number %d has the same Name; want unique names", r.Name, i+1, first+1))
+		} else {
+			at[r.Name] = i
+		}
+	}
+	return errors.Join(wrong...)
+}

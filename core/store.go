@@ -1,0 +1,279 @@
+package core
+
+import (
+	"math/bits"
+	"sync"
+	"sync/atomic"
+)
+
+// A stripe is a mutex that guards, of every rule, the entries whose keys hash to
+// it: [shard] number i of each ledger belongs to stripe i. So the rules that
+// count by one key share a lock. A stripe has a cache line to itself.
+type stripe struct {
+	sync.Mutex
+	_ [56]byte
+}
+
+// An entry is the count for one key of one rule. The key, the hash and the meter
+// never change; opens and bound are read without the lock.
+type entry struct {
+	key  string // as kept: see clause.kept
+	hash uint64
+
+	// opens is the hint for the lock-free refusal: what the meter's opens says of
+	// 1 unit, or [open] where only the lock knows. It speaks for bound and is
+	// believed only with it; both are written under the lock, opens before bound
+	// and again after. bound is nil once the entry is forgotten.
+	opens atomic.Int64
+	bound atomic.Pointer[bound]
+
+	meter meter
+	after *int64 // counted in overflow too; see overflow.go. nil: never was
+}
+
+// told is the hint, if it speaks for b. To read bound before and after is what
+// makes the pair one: a bound that was left never comes back.
+func (e *entry) told(b *bound) (t int64, ok bool) {
+	if e.bound.Load() != b {
+		return open, false
+	}
+	t = e.opens.Load()
+	return t, e.bound.Load() == b
+}
+
+// tell publishes a hint. Needs the lock. The cheap look first spares the cache
+// lines of all who refuse.
+func (e *entry) tell(t int64) {
+	if e.opens.Load() != t {
+		e.opens.Store(t)
+	}
+}
+
+// settle brings the entry under b, after Replace has changed the rule. Needs the
+// lock. The hint is left open: whoever decides next publishes it.
+func (e *entry) settle(b *bound) {
+	old := e.bound.Load()
+	if old == b {
+		return
+	}
+	e.opens.Store(open)
+	seated := e.seated()
+	e.meter.change(b, b.clause.floorOf(old))
+	e.bound.Store(b)
+	if now := e.seated(); now != seated {
+		b.clause.ledger.seat(now)
+	}
+}
+
+// comply settles the entry of a key under the clause, or clears it if that has
+// made the key Unlimited. Needs the lock.
+func (e *entry) comply(c *clause) {
+	b := c.bound
+	if c.ledger.solo == nil {
+		b = c.boundOf(value{e.key, e.hash & 1})
+	}
+	if b.free {
+		e.tell(open)
+		e.meter.forget()
+		return
+	}
+	e.settle(b)
+}
+
+// seated reports that the entry is one of those that MaxKeys bounds: those of
+// values in For stand beside, and of what is in flight only those in use count.
+func (e *entry) seated() bool {
+	b := e.bound.Load()
+	return !b.named && (!b.holds || !e.meter.idle(0))
+}
+
+// A ledger is what a rule has counted: it outlives the rule's changes.
+type ledger struct {
+	parts []string // the rule's By, split; none: solo counts all
+
+	solo   *entry // the entry of a rule without By, in stripe home
+	home   uint32
+	seats  atomic.Int64 // entries that MaxKeys bounds
+	sweep  atomic.Uint32
+	shards atomic.Pointer[[]shard] // made at the first request; one if solo
+	tally  []tally
+}
+
+// seat counts one more entry that MaxKeys bounds, or one less.
+func (g *ledger) seat(more bool) {
+	if more {
+		g.seats.Add(1)
+	} else {
+		g.seats.Add(-1)
+	}
+}
+
+// shard is the part of the ledger that belongs to stripe i.
+func (g *ledger) shard(i uint32, of int) *shard {
+	shards := g.shards.Load()
+	if shards == nil {
+		if g.solo != nil {
+			of = 1
+		}
+		made := make([]shard, of)
+		g.shards.CompareAndSwap(nil, &made)
+		shards = g.shards.Load()
+	}
+	if g.solo != nil {
+		i = 0
+	}
+	return &(*shards)[i]
+}
+
+// peek is the shard that belongs to stripe i, if it is there.
+func (g *ledger) peek(i uint32) *shard {
+	shards := g.shards.Load()
+	switch {
+	case shards == nil:
+		return nil
+	case g.solo == nil:
+		return &(*shards)[i]
+	case g.home == i:
+		return &(*shards)[0]
+	}
+	return nil
+}
+
+// A shard has what a ledger counts under one stripe's lock. Only table is read
+// without it.
+type shard struct {
+	table    atomic.Pointer[table]
+	keys     int
+	hand     int // where looking for the idle goes on
+	overflow *entry
+	last     int64 // the last instant at which something was counted in overflow only
+	admitted uint64
+	held     int
+}
+
+// A table is an open-addressed hash table with linear probing. It has at least
+// one empty slot.
+type table []atomic.Pointer[entry]
+
+// home is the slot where the probe for hash begins. The upper half of the hash
+// is for slots, the lower for stripes.
+func (t table) home(hash uint64) int {
+	at, _ := bits.Mul64(hash>>32<<32, uint64(len(t)))
+	return int(at)
+}
+
+func (t table) next(i int) int {
+	if i++; i < len(t) {
+		return i
+	}
+	return 0
+}
+
+// find is the entry of a key, or nil: of v, or of several parts of the request. Without the lock, it may miss an
+// entry that is being moved, and find one that is being forgotten.
+func (s *shard) find(c *clause, hash uint64, v value, r *Request) *entry {
+	at := s.table.Load()
+	if at == nil {
+		return nil
+	}
+	t := *at
+	for i := t.home(hash); ; i = t.next(i) {
+		e := t[i].Load()
+		if e == nil {
+			return nil
+		}
+		if e.hash == hash && c.same(e.key, v, r) {
+			return e
+		}
+	}
+}
+
+// insert adds an entry that is not there. Needs the lock. It first looks at a
+// constant number of slots for idle entries to forget, so that a table grows by
+// what is live; all of it is copied when it grows, which is one stripe's part.
+func (s *shard) insert(c *clause, e *entry, now int64) {
+	s.tidy(c, now)
+	if at := s.table.Load(); at == nil || 4*(s.keys+1) > 3*len(*at) {
+		s.grow()
+	}
+	s.table.Load().put(e)
+	s.keys++
+}
+
+func (t table) put(e *entry) {
+	i := t.home(e.hash)
+	for t[i].Load() != nil {
+		i = t.next(i)
+	}
+	t[i].Store(e)
+}
+
+func (s *shard) grow() {
+	var old table
+	if at := s.table.Load(); at != nil {
+		old = *at
+	}
+	grown := make(table, max(8, len(old)+len(old)/2))
+	for i := range old {
+		if e := old[i].Load(); e != nil {
+			grown.put(e)
+		}
+	}
+	s.table.Store(&grown)
+}
+
+// looks is how many slots an insertion examines for idle entries. An insertion
+// fills one slot, so the hand goes around the table while an eighth of it is
+// filled: beyond an eighth, all in the table are live or were a moment ago.
+const looks = 8
+
+// tidy forgets the idle among the next few slots. Needs the lock.
+func (s *shard) tidy(c *clause, now int64) {
+	at := s.table.Load()
+	if at == nil {
+		return
+	}
+	t := *at
+	for range looks {
+		if s.hand >= len(t) {
+			s.hand = 0
+		}
+		if e := t[s.hand].Load(); e != nil && e.forgettable(c, now) {
+			s.remove(t, s.hand) // another may have moved here: look again
+		} else {
+			s.hand++
+		}
+	}
+}
+
+// forgettable reports that nobody can tell whether the entry is there. Needs the
+// lock.
+func (e *entry) forgettable(c *clause, now int64) bool {
+	e.comply(c)
+	return e.meter.idle(now) && !e.twice(now)
+}
+
+// remove forgets the entry in slot i, and closes the gap: an entry further on
+// moves into it unless its own probe begins after the gap. A reader without the
+// lock may miss the one that moves.
+func (s *shard) remove(t table, i int) {
+	e := t[i].Load()
+	if e.seated() {
+		e.bound.Load().clause.ledger.seat(false)
+	}
+	s.keys--
+	for j := t.next(i); ; j = t.next(j) {
+		moved := t[j].Load()
+		if moved == nil {
+			break
+		}
+		// Its home is cyclically in (i, j]: it must stay.
+		if h := t.home(moved.hash); i < j && i < h && h <= j || i > j && (i < h || h <= j) {
+			continue
+		}
+		t[i].Store(moved)
+		i = j
+	}
+	t[i].Store(nil)
+	e.bound.Store(nil)
+}
