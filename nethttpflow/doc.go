@@ -1,0 +1,57 @@
+// Package nethttpflow puts a [core.Limiter] in front of net/http handlers.
+//
+// The rules say what is limited; the middleware tells them what a request is:
+// its resource, which is method and route, and its keys, of which the peer's
+// address is the default.
+//
+//	limiter, err := core.New(
+//		core.Rule{Name: "service", Limit: core.InFlight{N: 200}},
+//		core.Rule{Name: "per-client", By: "ip", Limit: core.Rate{N: 100, Per: time.Minute}},
+//		core.Rule{Name: "orders", On: "POST /orders", Limit: core.Rate{N: 20, Per: time.Second}},
+//	)
+//	if err != nil {
+//		log.Fatal(err)
+//	}
+//
+//	mux := http.NewServeMux()
+//	mux.HandleFunc("GET /orders/{id}", show)
+//	mux.HandleFunc("POST /orders", place)
+//
+//	limited := nethttpflow.Middleware(limiter, nethttpflow.Options{Mux: mux})
+//	log.Fatal(http.ListenAndServe(":8080", limited(mux)))
+//
+// # Where it stands
+//
+// Around one handler, the request's Pattern is the route. Around a
+// [http.ServeMux] it is not known yet: give the mux as Options.Mux, and it is
+// asked, which costs a second look-up of the route. A request that no route
+// matches has the one resource [Unmatched], and a method that HTTP does not know
+// counts as _OTHER: what clients invent makes no new resources.
+//
+// A permit is held until the handler returns, also by a panic or
+// [runtime.Goexit], which go on unchanged and count as failed. The
+// ResponseWriter is not wrapped: WebSockets, server-sent events and sendfile
+// work as without the middleware. So a status is not seen either; a handler that
+// answers 500 and returns has not failed here. Inside [http.TimeoutHandler], not
+// around it, the permit is held as long as the handler really runs.
+//
+// # What a refused client gets
+//
+// Status 429, or 503 when the service as a whole is full, with Retry-After where
+// the wait is known, the fields RateLimit and RateLimit-Policy of
+// draft-ietf-httpapi-ratelimit-headers-11, Cache-Control: no-store, and a
+// problem document (RFC 9457). See [Answer]. The request's body is not read.
+// Browsers show these fields to scripts of other origins only after
+// Access-Control-Expose-Headers: Retry-After, RateLimit, RateLimit-Policy.
+//
+// A request whose context is done before it is admitted is not run either. It
+// is answered with a bare 503, as [http.TimeoutHandler] would: its client has
+// most likely gone, but if a deadline of your own ended it, an unwritten
+// response would tell the client 200.
+//
+// # What it costs
+//
+// One decision of the limiter, the keys, the resource. With one rule by an
+// IPv4 peer, no memory is allocated for an admitted request; an IPv6 peer costs
+// one small string.
+package nethttpflow
