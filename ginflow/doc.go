@@ -1,0 +1,37 @@
+// Package ginflow puts a [core.Limiter] in front of gin handlers: of a whole
+// engine, a group, or one route.
+//
+//	limiter, err := core.New(
+//		core.Rule{Name: "service", Limit: core.InFlight{N: 200}},
+//		core.Rule{Name: "per-client", By: "ip", Limit: core.Rate{N: 100, Per: time.Minute}},
+//		core.Rule{Name: "orders", On: "POST /orders", Limit: core.Rate{N: 20, Per: time.Second}},
+//	)
+//	if err != nil {
+//		log.Fatal(err)
+//	}
+//
+//	router := gin.New()
+//	router.Use(gin.Logger(), gin.Recovery(), ginflow.Middleware(limiter, ginflow.Options{}))
+//	router.GET("/orders/:id", show)
+//	router.POST("/orders", place)
+//	log.Fatal(router.Run(":8080"))
+//
+// The resource is the method and the route's template, "GET /orders/:id". A
+// request that no route matches has the one resource [nethttpflow.Unmatched].
+// gin answers a redirect to or from a trailing slash before any middleware, so
+// redirects are not limited.
+//
+// A permit is held until the later handlers have returned. A panic or
+// [runtime.Goexit] goes on unchanged and counts as failed, as does a status of
+// 500 or above. Register it after gin.Recovery; gin-contrib/timeout and its like
+// belong before it, because they return while the handler still runs.
+//
+// A refused request is aborted before anything else happens, so that no later
+// handler runs, whatever a Refuse hook does; its [core.Refusal] is put into
+// c.Errors. The answer is that of [nethttpflow.Answer]. A middleware that writes
+// c.Errors to clients should look at c.Writer.Written first. A request whose
+// context is done before it is admitted is aborted with status 503.
+//
+// With one rule by an IPv4 peer, no memory is allocated for an admitted
+// request; an IPv6 peer costs one small string.
+package ginflow
