@@ -1,0 +1,40 @@
+// Package echoflow puts a [core.Limiter] in front of echo (v4) handlers: of a
+// whole server, a group, or one route.
+//
+//	limiter, err := core.New(
+//		core.Rule{Name: "service", Limit: core.InFlight{N: 200}},
+//		core.Rule{Name: "per-client", By: "ip", Limit: core.Rate{N: 100, Per: time.Minute}},
+//		core.Rule{Name: "orders", On: "POST /orders", Limit: core.Rate{N: 20, Per: time.Second}},
+//	)
+//	if err != nil {
+//		log.Fatal(err)
+//	}
+//
+//	e := echo.New()
+//	e.Use(middleware.RequestLogger(), middleware.Recover(), echoflow.Middleware(limiter, echoflow.Options{}))
+//	e.GET("/orders/:id", show)
+//	e.POST("/orders", place)
+//	log.Fatal(e.Start(":8080"))
+//
+// The resource is the method and the route's template, "GET /orders/:id". A
+// request that no route matches has the one resource [nethttpflow.Unmatched], or
+// within a group, where echo has a route for it, "GET /group/*". With Echo.Pre,
+// before the router, all requests are unmatched: use Echo.Use.
+//
+// A permit is held until the handler returns; its error is passed on
+// unchanged. Failed are a panic and [runtime.Goexit], which go on unchanged too;
+// an [echo.HTTPError] with a code of 500 or above, read as echo's own error
+// handler reads it; any other error, since it becomes a 500; and without an
+// error a response with a status of 500 or above.
+//
+// A refused request is answered as [nethttpflow.Answer] says, and then an
+// [echo.HTTPError] with the same status is returned, so that loggers outside see
+// it; errors.Is(err, core.ErrRefused) holds for it. Echo's own error handler
+// leaves alone what is written; one of your own should, too, by looking at
+// c.Response().Committed. If it is to write the answer, let Refuse return an
+// error. A request whose context is done before it is admitted gets
+// echo.ErrServiceUnavailable, with the context's error inside.
+//
+// With one rule by an IPv4 peer, no memory is allocated for an admitted
+// request; an IPv6 peer costs one small string.
+package echoflow

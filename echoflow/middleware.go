@@ -1,0 +1,128 @@
+package echoflow
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/exactflow/exactflow/core"
+	"github.com/exactflow/exactflow/nethttpflow"
+)
+
+// Options say what a request is, and how a refusal is told. The zero value
+// works: the key is [Peer], the resource is the route, the cost is 1. They are
+// copied when the middleware is made; the functions are called by many
+// goroutines at once.
+type Options struct {
+	// Keys is what a request is known by: at most one for each By. nil means
+	// Peer(). More than four cost an allocation for each request.
+	Keys []Key
+
+	// Resource, if given, says what rules see as the resource, instead of method
+	// and route. Return names of your own making, not raw paths.
+	Resource func(echo.Context) string
+
+	// Cost, if given, is how many units the request takes; 0 means 1.
+	Cost func(echo.Context) int
+
+	// Skip, if given, lets those requests for which it is true pass by the
+	// limiter: health checks.
+	Skip func(echo.Context) bool
+
+	// Refuse, if given, answers a refused request; the handler never runs. The
+	// headers of [nethttpflow.Answer.Announce] are set, and may be changed. It
+	// writes, or returns an error for echo's error handler to write: after nil,
+	// what is not written becomes 200.
+	Refuse func(echo.Context, core.Permit) error
+
+	Status  func(core.Permit) int // see nethttpflow.Answer
+	Headers nethttpflow.Headers   // see nethttpflow.Answer
+	Legacy  nethttpflow.Legacy    // see nethttpflow.Answer
+}
+
+// Middleware makes handlers that ask l first, and run only if it admits. It
+// panics if l is nil, or if a key lacks its By or its function, or has another's
+// By.
+func Middleware(l *core.Limiter, o Options) echo.MiddlewareFunc {
+	if l == nil {
+		panic("echoflow: the limiter is nil")
+	}
+	if o.Keys == nil {
+		o.Keys = []Key{Peer()}
+	}
+	o.Keys = slices.Clone(o.Keys)
+	for i, k := range o.Keys {
+		if k.By == "" || k.Of == nil {
+			panic(fmt.Sprintf("echoflow: Options.Keys[%d] lacks its By or its Of", i))
+		}
+		if slices.ContainsFunc(o.Keys[:i], func(other Key) bool { return other.By == k.By }) {
+			panic(fmt.Sprintf("echoflow: two of Options.Keys are By %q", k.By))
+		}
+	}
+	if o.Resource == nil {
+		known := new(nethttpflow.Resources)
+		o.Resource = func(c echo.Context) string { return known.Of(c.Request().Method, c.Path()) }
+	}
+	answer := nethttpflow.Answer{Status: o.Status, Headers: o.Headers, Legacy: o.Legacy}
+
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			if o.Skip != nil && o.Skip(c) {
+				return next(c)
+			}
+
+			var few [4]core.Key // on the stack, as is all that an admitted request needs
+			keys := few[:0]
+			for _, k := range o.Keys {
+				keys = append(keys, core.Key{By: k.By, Value: k.Of(c)})
+			}
+			ask := core.Request{On: o.Resource(c), Keys: keys}
+			if o.Cost != nil {
+				ask.Cost = o.Cost(c)
+			}
+
+			permit, err := l.Wait(c.Request().Context(), ask)
+			if err != nil && !errors.Is(err, core.ErrRefused) {
+				return echo.ErrServiceUnavailable.WithInternal(err)
+			}
+			answer.Announce(c.Response().Header(), permit)
+			if err != nil {
+				if o.Refuse != nil {
+					return o.Refuse(c, permit)
+				}
+				answer.Write(c.Response(), c.Request(), permit)
+				status := c.Response().Status
+				return echo.NewHTTPError(status).WithInternal(permit.Refusal())
+			}
+
+			fail := true
+			defer func() {
+				if fail {
+					permit.Fail()
+				}
+				permit.Release()
+			}()
+			err = next(c)
+			fail = failed(c, err)
+			return err
+		}
+	}
+}
+
+// failed reports an outcome of 500 or above, of an error as echo's own error
+// handler reads it.
+func failed(c echo.Context, err error) bool {
+	if err == nil {
+		return c.Response().Status >= http.StatusInternalServerError
+	}
+	e, ok := err.(*echo.HTTPError)
+	if ok {
+		if inner, ok := e.Internal.(*echo.HTTPError); ok {
+			e = inner
+		}
+	}
+	return !ok || e.Code >= http.StatusInternalServerError
+}
