@@ -32,13 +32,13 @@ type Key struct {
 // write into metadata such as x-forwarded-for is not looked at.
 func Peer() Key { return PeerPrefix(32, 64) }
 
-// PeerPrefix is [Peer] with other prefixes: v4 of 32 bits, v6 of 128. An address
-// cut short is written as a prefix, "192.0.2.0/24"; a whole one as an address. An
-// IPv4 address in IPv6 clothes is IPv4, and zones are dropped. A prefix out of
-// range panics.
+// PeerPrefix is [Peer] with other lengths: the first v4 bits of an IPv4 address, 1
+// to 32, and the first v6 of an IPv6 address, 1 to 128. An address cut short is
+// written as a prefix, "192.0.2.0/24"; a whole one as an address. An IPv4 address
+// in IPv6 clothes is IPv4, and zones are dropped. Other lengths panic.
 func PeerPrefix(v4, v6 int) Key {
-	if v4 < 0 || v4 > 32 || v6 < 0 || v6 > 128 {
-		panic(fmt.Sprintf("grpcflow: PeerPrefix(%d, %d): want 0 to 32 and 0 to 128", v4, v6))
+	if v4 < 1 || v4 > 32 || v6 < 1 || v6 > 128 {
+		panic(fmt.Sprintf("grpcflow: PeerPrefix(%d, %d): want 1 to 32 and 1 to 128 bits", v4, v6))
 	}
 	return Key{By: "ip", Of: func(ctx context.Context) string {
 		ip := peerAddr(ctx)
@@ -77,9 +77,17 @@ func peerAddr(ctx context.Context) netip.Addr {
 		ip, _ := netip.AddrFromSlice(tcp.IP)
 		return ip.Unmap()
 	}
-	// ServeHTTP's address is text, and so is what else has an address and a port.
-	ap, _ := netip.ParseAddrPort(p.Addr.String())
-	return ap.Addr().Unmap().WithZone("")
+	if p.Addr.Network() == "unix" { // a path, whatever it looks like
+		return netip.Addr{}
+	}
+	// ServeHTTP's address is text, from which somebody may have taken the port.
+	at := p.Addr.String()
+	ap, err := netip.ParseAddrPort(at)
+	ip := ap.Addr()
+	if err != nil {
+		ip, _ = netip.ParseAddr(at)
+	}
+	return ip.Unmap().WithZone("")
 }
 
 // text is the address cut to bits; "" for an invalid one.
@@ -92,12 +100,13 @@ func peerAddr(ctx context.Context) netip.Addr {
 func text(ip netip.Addr, bits int) string {
 	var b [64]byte
 	t := b[:0]
-	switch prefix, err := ip.Prefix(bits); {
-	case !ip.IsValid() || err != nil:
+	switch {
+	case !ip.IsValid():
 		return ""
 	case bits == ip.BitLen():
 		t = ip.AppendTo(t)
 	default:
+		prefix, _ := ip.Prefix(bits) // no error: the address is longer
 		t = prefix.AppendTo(t)
 	}
 	return unique.Make(string(t)).Value()

@@ -64,7 +64,7 @@ type server struct {
 
 func newServer(l *core.Limiter, o Options) *server {
 	if l == nil {
-		panic("grpcflow: the limiter is nil: nothing would be limited")
+		panic("grpcflow: the limiter is nil")
 	}
 	if o.Keys == nil {
 		o.Keys = []Key{Peer()}
