@@ -1,0 +1,45 @@
+// Command echo is a small echo service that limits what it serves.
+package main
+
+import (
+	"log"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"github.com/labstack/echo/v4/middleware"
+
+	"github.com/exactflow/exactflow/core"
+	"github.com/exactflow/exactflow/echoflow"
+)
+
+func main() {
+	ln, err := net.Listen("tcp", "127.0.0.1:8080")
+	if err != nil {
+		log.Fatal(err)
+	}
+	log.Fatal(serve(ln))
+}
+
+func serve(ln net.Listener) error {
+	limiter, err := core.New(
+		core.Rule{Name: "per-client", By: "ip", Limit: core.Rate{N: 100, Per: time.Minute}},
+		core.Rule{Name: "exports", On: "POST /exports", Limit: core.Rate{N: 5, Per: time.Minute}},
+		core.Rule{Name: "service", Limit: core.InFlight{N: 200}},
+	)
+	if err != nil {
+		return err
+	}
+
+	e := echo.New()
+	e.Use(middleware.Recover(), echoflow.Middleware(limiter, echoflow.Options{
+		Skip: func(c echo.Context) bool { return c.Path() == "/healthz" },
+	}))
+	e.GET("/orders/:id", func(c echo.Context) error { return c.String(http.StatusOK, "order "+c.Param("id")+"\n") })
+	e.POST("/exports", func(c echo.Context) error { return c.String(http.StatusOK, "exported\n") })
+	e.GET("/healthz", func(c echo.Context) error { return c.String(http.StatusOK, "fine\n") })
+
+	server := &http.Server{Handler: e, ReadHeaderTimeout: 5 * time.Second}
+	return server.Serve(ln)
+}

@@ -1,0 +1,44 @@
+// Command gin is a small gin service that limits what it serves.
+package main
+
+import (
+	"log"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/exactflow/exactflow/core"
+	"github.com/exactflow/exactflow/ginflow"
+)
+
+func main() {
+	ln, err := net.Listen("tcp", "127.0.0.1:8080")
+	if err != nil {
+		log.Fatal(err)
+	}
+	log.Fatal(serve(ln))
+}
+
+func serve(ln net.Listener) error {
+	limiter, err := core.New(
+		core.Rule{Name: "per-client", By: "ip", Limit: core.Rate{N: 100, Per: time.Minute}},
+		core.Rule{Name: "exports", On: "POST /exports", Limit: core.Rate{N: 5, Per: time.Minute}},
+		core.Rule{Name: "service", Limit: core.InFlight{N: 200}},
+	)
+	if err != nil {
+		return err
+	}
+
+	e := gin.New()
+	e.Use(gin.Recovery(), ginflow.Middleware(limiter, ginflow.Options{
+		Skip: func(c *gin.Context) bool { return c.FullPath() == "/healthz" },
+	}))
+	e.GET("/orders/:id", func(c *gin.Context) { c.String(http.StatusOK, "order %s\n", c.Param("id")) })
+	e.POST("/exports", func(c *gin.Context) { c.String(http.StatusOK, "exported\n") })
+	e.GET("/healthz", func(c *gin.Context) { c.String(http.StatusOK, "fine\n") })
+
+	server := &http.Server{Handler: e, ReadHeaderTimeout: 5 * time.Second}
+	return server.Serve(ln)
+}
