@@ -61,17 +61,17 @@ func (l *Limiter) decide(r *Request) (Permit, bool) {
 
 // attempt decides by the present book, or is not done because that changed.
 func (l *Limiter) attempt(r *Request) (p Permit, ok, done bool) {
-	n := max(r.Cost, 1)
-	b := l.book.Load()
-	if b == nil {
-		panic("core: the Limiter was not made by New")
+	n := r.Cost
+	if n == 0 {
+		n = 1
 	}
+	b := l.rules()
 	plan := b.plan(l.seed, r.On)
 
 	var room [few]step
 	steps := room[:0]
 	no := verdict{at: open}
-	sure := r.Cost == 0 || r.Cost == 1
+	enforced, sure := false, n == 1
 	for _, c := range plan.clauses {
 		steps = append(steps, step{})
 		s := &steps[len(steps)-1]
@@ -79,20 +79,18 @@ func (l *Limiter) attempt(r *Request) (p Permit, ok, done bool) {
 			steps = steps[:len(steps)-1]
 			continue
 		}
-		switch {
-		case c.rule.Shadow:
-		case r.Cost < 0:
-			no.hear(s.bound, never, ReasonNever)
-		case sure:
-			t, ok := s.hint()
+		if c.rule.Shadow {
+			continue
+		}
+		enforced = true
+		if sure {
+			var t int64
+			t, sure = s.hint()
 			no.hear(s.bound, t, reasonOf(t))
-			sure = ok
 		}
 	}
-	if r.Cost < 0 {
-		no.at, no.why = never, ReasonNever
-		note(steps)
-		return l.refuse(&no, 0), false, true
+	if n < 0 && !enforced {
+		return Permit{why: ReasonNever}, false, true // no rule to name
 	}
 	if len(steps) == 0 {
 		return Permit{}, true, true
@@ -195,10 +193,12 @@ func (l *Limiter) locked(b *book, r *Request, n int, steps []step, now int64) (p
 			s.way = pass
 		default:
 			no.hear(s.bound, t, why)
-			s.tell(now)
 		}
 	}
 	if no.at != open {
+		for i := range steps {
+			steps[i].tell(now)
+		}
 		p = l.refuse(&no, now)
 		for i := range steps { // what a refusal leaves of the request's size is still free
 			if s := &steps[i]; s.bound == no.bound {
@@ -252,19 +252,19 @@ func (s *step) opens(r *Request, now int64, n int) (int64, Reason) {
 		s.way, s.overflow = over, s.shard.overflow
 	}
 
-	t := int64(open)
-	if n > b.n {
-		t = never
+	if n < 0 || n > b.n {
+		return never, ReasonNever
 	}
+	if s.way == full {
+		return unknown, ReasonKeys
+	}
+	t := int64(open)
 	if s.entry != nil {
 		t = s.entry.meter.opens(now, n)
 	}
 	if s.overflow != nil {
 		s.overflow.settle(s.clause.bound)
 		t = max(t, s.overflow.meter.opens(now, n))
-	}
-	if s.way == full && t != never {
-		return unknown, ReasonKeys
 	}
 	return t, reasonOf(t)
 }
@@ -350,7 +350,7 @@ func (s *step) tell(now int64) {
 	switch {
 	case s.entry == nil:
 	case s.overflow != nil:
-		s.entry.tell(open)
+		s.entry.tell(unsaid)
 	default:
 		s.entry.tell(hint(s.entry.meter.opens(now, 1), now))
 	}

@@ -53,9 +53,10 @@ type holder interface {
 }
 
 // Instants are nanoseconds since the limiter was made, so none is negative.
-// These three stand for what is no instant.
+// These stand for what is no instant.
 const (
 	open    = math.MinInt64     // at any time
+	unsaid  = math.MinInt64 + 1 // only the lock knows
 	unknown = math.MaxInt64 - 1 // when somebody is done
 	never   = math.MaxInt64
 

@@ -41,6 +41,15 @@ func New(rules ...Rule) (*Limiter, error) {
 // of the wall clock reaches it.
 func (l *Limiter) now() int64 { return int64(time.Since(l.epoch)) }
 
+// rules is the present book.
+func (l *Limiter) rules() *book {
+	b := l.book.Load()
+	if b == nil {
+		panic("core: the Limiter was not made by New")
+	}
+	return b
+}
+
 // Try admits the request now, or refuses it now. Release the permit when the
 // request is done; of a refused one the [Permit.Refusal] tells why.
 func (l *Limiter) Try(r Request) (Permit, bool) { return l.decide(&r) }

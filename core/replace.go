@@ -22,7 +22,7 @@ import (
 func (l *Limiter) Replace(rules ...Rule) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
-	return l.replace(rules, l.book.Load())
+	return l.replace(rules, l.rules())
 }
 
 // replace compiles, and changes the books in one decision over all stripes: its
@@ -50,7 +50,7 @@ func (l *Limiter) replace(rules []Rule, old *book) error {
 	}
 	now := l.now()
 	for _, c := range changed {
-		c.since = now
+		c.since, c.floor = now, open
 		if was := old.named[c.rule.Name]; was != nil {
 			c.floor = max(was.floor, now-was.bound.per)
 		}
@@ -145,7 +145,7 @@ func (r Rule) normal() Rule {
 func (l *Limiter) Forget(rule string, key ...string) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
-	c := l.book.Load().named[rule]
+	c := l.rules().named[rule]
 	if c == nil {
 		return fmt.Errorf("core: Forget: there is no rule %q", rule)
 	}

@@ -24,7 +24,7 @@ type Stat struct {
 // rules. It takes the stripes' locks in turn, each for a moment: requests that
 // are decided meanwhile may be in it or not.
 func (l *Limiter) Stats() []Stat {
-	b := l.book.Load()
+	b := l.rules()
 	stats := make([]Stat, len(b.clauses))
 	for i, c := range b.clauses {
 		s := &stats[i]

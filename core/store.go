@@ -21,9 +21,9 @@ type entry struct {
 	hash uint64
 
 	// opens is the hint for the lock-free refusal: what the meter's opens says of
-	// 1 unit, or [open] where only the lock knows. It speaks for bound and is
-	// believed only with it; both are written under the lock, opens before bound
-	// and again after. bound is nil once the entry is forgotten.
+	// 1 unit, or unsaid. It speaks for bound and is believed only with it; both
+	// are written under the lock, opens before bound and again after. bound is nil
+	// once the entry is forgotten.
 	opens atomic.Int64
 	bound atomic.Pointer[bound]
 
@@ -38,7 +38,7 @@ func (e *entry) told(b *bound) (t int64, ok bool) {
 		return open, false
 	}
 	t = e.opens.Load()
-	return t, e.bound.Load() == b
+	return t, t != unsaid && e.bound.Load() == b
 }
 
 // tell publishes a hint. Needs the lock. The cheap look first spares the cache
@@ -50,13 +50,13 @@ func (e *entry) tell(t int64) {
 }
 
 // settle brings the entry under b, after Replace has changed the rule. Needs the
-// lock. The hint is left open: whoever decides next publishes it.
+// lock. The hint is left unsaid: whoever decides next publishes it.
 func (e *entry) settle(b *bound) {
 	old := e.bound.Load()
 	if old == b {
 		return
 	}
-	e.opens.Store(open)
+	e.opens.Store(unsaid)
 	seated := e.seated()
 	e.meter.change(b, b.clause.floorOf(old))
 	e.bound.Store(b)
@@ -73,7 +73,7 @@ func (e *entry) comply(c *clause) {
 		b = c.boundOf(value{e.key, e.hash & 1})
 	}
 	if b.free {
-		e.tell(open)
+		e.tell(unsaid)
 		e.meter.forget()
 		return
 	}
