@@ -247,10 +247,14 @@ func (c *clause) boundOf(v value) *bound {
 
 // floorOf is the instant at and before which an entry that was under old is to
 // forget. Of most keys the clause has the latest of all changes, however many an
-// entry slept through. A key in For sleeps through none: Replace settles it.
+// entry slept through; if it slept through a time when they were Unlimited, it
+// forgets all. A key in For sleeps through none: Replace settles it.
 func (c *clause) floorOf(old *bound) int64 {
-	if old.named {
+	switch {
+	case old.named:
 		return c.since - old.per
+	case old.era != c.bound.era:
+		return latest
 	}
 	return c.floor
 }

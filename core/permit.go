@@ -3,6 +3,7 @@ package core
 import (
 	"errors"
 	"fmt"
+	"math/bits"
 	"sync/atomic"
 	"time"
 )
@@ -141,7 +142,7 @@ func (p Permit) Quota() Quota {
 // tighten makes the quota that of the step, if that is tighter. Needs the locks.
 func (p *Permit) tighten(s *step, now int64) {
 	left := s.left(now)
-	if p.bound != nil && float64(left)*float64(p.bound.n) >= float64(p.left)*float64(s.bound.n) {
+	if p.bound != nil && !smaller(left, s.bound.n, p.left, p.bound.n) {
 		return
 	}
 	p.bound, p.left, p.wait = s.bound, left, 0
@@ -157,6 +158,13 @@ func (p *Permit) tighten(s *step, now int64) {
 	if t < unknown {
 		p.wait = t - now
 	}
+}
+
+// smaller reports a/b < c/d, of numbers that are not negative.
+func smaller(a, b, c, d int) bool {
+	hi, lo := bits.Mul64(uint64(a), uint64(d))
+	hi2, lo2 := bits.Mul64(uint64(c), uint64(b))
+	return hi < hi2 || hi == hi2 && lo < lo2
 }
 
 // A grant is what an admitted request took. Grants are used again; each use is a

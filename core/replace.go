@@ -51,8 +51,11 @@ func (l *Limiter) replace(rules []Rule, old *book) error {
 	now := l.now()
 	for _, c := range changed {
 		c.since, c.floor = now, open
-		if was := old.named[c.rule.Name]; was != nil {
-			c.floor = max(was.floor, now-was.bound.per)
+		if was := old.named[c.rule.Name]; was != nil && was.ledger == c.ledger {
+			c.floor = was.floor
+			if !was.bound.free {
+				c.floor = max(c.floor, now-was.bound.per)
+			}
 		}
 	}
 	l.book.Store(next)
@@ -97,6 +100,10 @@ func (l *Limiter) compile(r Rule, was *clause) *clause {
 	}
 	if was != nil && was.rule.kind() == r.kind() && was.rule.By == r.By {
 		c.ledger = was.ledger
+		c.bound.era = was.bound.era
+		if was.bound.free {
+			c.bound.era++
+		}
 		return c
 	}
 	shares := 1
