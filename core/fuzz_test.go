@@ -1,0 +1,820 @@
+package core_test
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/exactflow/exactflow/core"
+)
+
+// A script is a list of bytes from which a play draws all its choices: rules,
+// requests, costs, waits, releases, replacements. The package and the model play
+// it side by side and must answer alike, to the nanosecond.
+
+// FuzzRate plays one rule with one rate. The costs and waits are chosen around
+// its edges.
+func FuzzRate(f *testing.F) {
+	some := make([]byte, 200)
+	for i := range some {
+		some[i] = byte(i * 37)
+	}
+	for _, n := range []int{-1, 0, 1, 2, 3, 20, 4095, 4096, 4097, 8192, 1 << 20, math.MaxInt} {
+		for _, per := range []int64{-1, 0, 1, 2, 4095, 4096, 10_000, 1e9, 36e11, 365 * 24 * 36e11, math.MaxInt64} {
+			f.Add(n, per, some)
+		}
+	}
+	f.Fuzz(func(t *testing.T, n int, per int64, script []byte) {
+		rule := core.Rule{Name: "r", Limit: core.Rate{N: n, Per: time.Duration(per)}}
+		if n < 0 || per <= 0 {
+			if l, err := core.New(rule); err == nil || l != nil {
+				t.Fatalf("New(%v) = %v, %v; want an error", rule.Limit, l, err)
+			}
+			return
+		}
+		synctest.Test(t, func(t *testing.T) {
+			p := play{source: source{script}, rules: []core.Rule{rule}}
+			p.run(newLimited)
+			if p.wrong == "" {
+				p.wrong = p.windows(n, per)
+			}
+			if p.wrong != "" {
+				t.Fatalf("%s\n%s", p.trace(), p.wrong)
+			}
+		})
+	})
+}
+
+// FuzzDecisions plays several rules of all kinds, which change on the way.
+func FuzzDecisions(f *testing.F) {
+	for seed := range uint64(100) {
+		f.Add(scriptOf(seed))
+	}
+	f.Fuzz(func(t *testing.T, script []byte) {
+		synctest.Test(t, func(t *testing.T) {
+			p := play{source: source{script}}
+			p.run(newLimited)
+			if p.wrong != "" {
+				t.Fatalf("%s\n%s", p.trace(), p.wrong)
+			}
+		})
+	})
+}
+
+// TestDecisionsAreThoseOfTheModel is the strong part of the two fuzz targets
+// for those who only run the tests: thousands of scripts, always the same. The
+// race detector, which finds nothing in one goroutine, sees fewer.
+func TestDecisionsAreThoseOfTheModel(t *testing.T) {
+	admitted, refused := 0, 0
+	reasons := map[core.Reason]int{}
+	for seed := range uint64(3000 / slower) {
+		synctest.Test(t, func(t *testing.T) {
+			p := play{source: source{scriptOf(seed)}}
+			p.run(newLimited)
+			if p.wrong != "" {
+				t.Fatalf("script %d\n%s\n%s", seed, p.trace(), p.wrong)
+			}
+			admitted += p.admitted
+			refused += p.refused
+			for reason, n := range p.reasons {
+				reasons[reason] += n
+			}
+		})
+	}
+	// A generator that never gets to some answer would prove nothing about it.
+	t.Logf("%d admitted, %d refused: %v", admitted, refused, reasons)
+	for _, n := range []int{admitted, reasons[core.ReasonNever], reasons[core.ReasonInFlight], reasons[core.ReasonRate]} {
+		if n < 10_000/slower {
+			t.Error("some answer is rare")
+		}
+	}
+}
+
+// TestRatesAreThoseOfTheModel does for FuzzRate what its neighbour does for
+// FuzzDecisions.
+func TestRatesAreThoseOfTheModel(t *testing.T) {
+	sizes := []int{0, 1, 2, 3, 20, 100, 4095, 4096, 4097, 5000, 1 << 20, math.MaxInt}
+	pers := []time.Duration{1, 2, 3, 1000, 4095, 4096, 10_000, time.Second, time.Hour, 365 * 24 * time.Hour, math.MaxInt64}
+	for seed := range uint64(1500 / slower) {
+		synctest.Test(t, func(t *testing.T) {
+			n, per := sizes[seed%uint64(len(sizes))], pers[seed/5%uint64(len(pers))]
+			p := play{source: source{scriptOf(seed)}, rules: []core.Rule{{Name: "r", Limit: core.Rate{N: n, Per: per}}}}
+			p.run(newLimited)
+			if p.wrong == "" {
+				p.wrong = p.windows(n, int64(per))
+			}
+			if p.wrong != "" {
+				t.Fatalf("script %d\n%s\n%s", seed, p.trace(), p.wrong)
+			}
+		})
+	}
+}
+
+func scriptOf(seed uint64) []byte {
+	r := rand.New(rand.NewPCG(seed, 20))
+	script := make([]byte, 100+r.IntN(900))
+	for i := range script {
+		script[i] = byte(r.Uint32())
+	}
+	return script
+}
+
+// A world is something that answers as a limiter does.
+type world interface {
+	ask(now int64, how string, r core.Request) (answer, func(failed bool))
+	replace(now int64, rules []core.Rule) error
+	forget(rule string, key []string) error
+	stats() []core.Stat
+}
+
+// limited is the world under test. Its time is the bubble's.
+type limited struct{ *core.Limiter }
+
+func newLimited(rules []core.Rule) world {
+	l, err := core.New(rules...)
+	if err != nil {
+		panic(err)
+	}
+	return limited{l}
+}
+
+func (w limited) ask(_ int64, how string, r core.Request) (answer, func(failed bool)) {
+	var p core.Permit
+	var a answer
+	var err error
+	switch how {
+	case "Try":
+		p, a.ok = w.Try(r)
+	case "Wait":
+		p, err = w.Wait(context.Background(), r)
+		a.ok = err == nil
+	case "Do": // shows no quota
+		failure := errors.New("failed")
+		switch err := w.Do(context.Background(), r, func(context.Context) error { return failure }); {
+		case err == failure:
+			a.ok = true
+		case !errors.Is(err, core.ErrRefused) || !errors.As(err, &a.refusal):
+			panic(err)
+		}
+		return a, func(bool) {}
+	}
+	if !a.ok && err != nil && err != core.ErrRefused {
+		panic(err)
+	}
+	a.refusal = p.Refusal()
+	a.quotas = []core.Quota{p.Quota()}
+	return a, func(failed bool) {
+		if failed {
+			p.Fail()
+		}
+		q := p // on a copy: the first release of any copy counts
+		q.Release()
+	}
+}
+
+func (w limited) replace(_ int64, rules []core.Rule) error { return w.Replace(rules...) }
+func (w limited) forget(rule string, key []string) error   { return w.Forget(rule, key...) }
+func (w limited) stats() []core.Stat                       { return w.Stats() }
+
+func (m *model) ask(now int64, how string, r core.Request) (answer, func(failed bool)) {
+	a, g := m.try(now, r)
+	if how == "Do" {
+		m.release(g, true)
+		a.quotas = nil
+	}
+	return a, func(failed bool) { m.release(g, failed) }
+}
+
+func (m *model) stats() (stats []core.Stat) {
+	for _, r := range m.rules {
+		stats = append(stats, r.stat)
+	}
+	return stats
+}
+
+// A play is one script on its way.
+type play struct {
+	source
+	rules         []core.Rule // drawn from the script if there are none
+	decisionsOnly bool        // do not compare what is told beside the decisions
+
+	start   time.Time
+	model   *model
+	world   world
+	request core.Request
+	grants  [][2]func(bool) // the model's release and the world's, of all requests so far
+	lines   []string
+	wrong   string
+	history []ask // of the first rule, for windows
+
+	admitted, refused int
+	reasons           map[core.Reason]int
+}
+
+type ask struct {
+	at int64
+	n  int
+	ok bool
+}
+
+// run plays until the script ends or something is wrong.
+func (p *play) run(subject func([]core.Rule) world) {
+	fixed := p.rules != nil
+	if !fixed {
+		p.rules = p.drawRules(nil)
+	}
+	p.reasons = map[core.Reason]int{}
+	p.start = time.Now()
+	p.model = newModel(p.rules...)
+	p.world = subject(p.rules)
+	p.note("New%v", show(p.rules))
+	for len(p.b) > 0 && p.wrong == "" {
+		switch k := p.pick(64); {
+		case k < 42:
+			p.ask(fixed)
+		case k < 54:
+			p.sleep()
+		case k < 60:
+			if len(p.grants) > 0 {
+				i := len(p.grants) - 1 - p.pick(len(p.grants))%min(len(p.grants), 12)
+				failed := p.pick(4) == 0
+				p.note("release #%d, failed %v", i, failed)
+				p.grants[i][0](failed)
+				p.grants[i][1](failed)
+			}
+		case fixed: // the rule stays
+		case k < 63:
+			p.rules = p.drawRules(p.rules)
+			p.note("Replace%v", show(p.rules))
+			p.model.replace(p.now(), p.rules...)
+			if err := p.world.replace(p.now(), p.rules); err != nil {
+				p.wrong = fmt.Sprint("Replace: ", err)
+			}
+		default:
+			p.forget()
+		}
+	}
+	if p.wrong == "" && !p.decisionsOnly {
+		p.compareStats()
+		for i := range p.grants {
+			p.grants[i][0](false)
+			p.grants[i][1](false)
+		}
+		p.note("release all")
+		p.compareStats()
+	}
+}
+
+func (p *play) now() int64 { return int64(time.Since(p.start)) }
+
+// ask puts one request to both and compares the answers.
+func (p *play) ask(fixed bool) {
+	if !fixed && p.pick(3) == 0 { // else that of before, which is how a limit is met
+		p.request = core.Request{On: p.drawOn(), Keys: p.drawKeys()}
+	}
+	r := p.request
+	r.Cost = p.drawCost()
+	how := []string{"Try", "Try", "Try", "Wait", "Do"}[p.pick(5)]
+	now := p.now()
+	want, given := p.model.ask(now, how, r)
+	got, give := p.world.ask(now, how, r)
+	p.note("#%d %s(%s) = %s", len(p.grants), how, showRequest(r), got)
+	p.grants = append(p.grants, [2]func(bool){given, give})
+	p.history = append(p.history, ask{now, cmp.Or(r.Cost, 1), got.ok})
+	if want.ok {
+		p.admitted++
+	} else {
+		p.refused++
+		p.reasons[want.refusal.Reason]++
+	}
+	same := got.ok == want.ok
+	if !p.decisionsOnly {
+		same = same && got.refusal == want.refusal
+		if len(got.quotas) > 0 {
+			same = same && slices.Contains(want.quotas, got.quotas[0])
+		}
+	}
+	if !same {
+		p.wrong = fmt.Sprintf("the model says: %s", want)
+	}
+}
+
+// sleep goes to where something changes, just before, or somewhere else.
+func (p *play) sleep() {
+	const years = 200 * 365 * 24 * time.Hour // a bubble's clock has no more than 262
+	now := p.now()
+	events := p.model.events(now)
+	var d time.Duration
+	switch k := p.pick(8); {
+	case k < 5 && len(events) > 0:
+		i := 0
+		if p.pick(3) == 0 {
+			i = p.pick(len(events))
+		}
+		d = time.Duration(events[i]-now) + []time.Duration{0, 0, -1, 1}[p.pick(4)]
+	case k < 7:
+		d = time.Duration(p.pick(12))
+	default:
+		per := time.Second
+		if rates := p.rates(); len(rates) > 0 {
+			per = rates[p.pick(len(rates))].Per
+		}
+		d = []time.Duration{per, per - 1, per / 2, per/4095 + 1, per / 3}[p.pick(5)]
+	}
+	if d > 0 && time.Duration(now) < years-d {
+		p.note("sleep %d", d)
+		time.Sleep(d)
+	}
+}
+
+func (p *play) forget() {
+	if len(p.rules) == 0 {
+		return
+	}
+	rule := p.rules[p.pick(len(p.rules))]
+	var key []string
+	if p.pick(3) > 0 {
+		key = valuesOf(rule.By, core.Request{On: p.drawOn(), Keys: p.drawKeys()})
+	}
+	p.note("Forget(%q, %s)", rule.Name, showStrings(key))
+	p.model.forget(rule.Name, key...)
+	if err := p.world.forget(rule.Name, key); err != nil {
+		p.wrong = fmt.Sprint("Forget: ", err)
+	}
+}
+
+func (p *play) compareStats() {
+	got, want := p.world.stats(), p.model.stats()
+	if len(got) != len(want) {
+		p.wrong = fmt.Sprintf("%d stats; want %d", len(got), len(want))
+		return
+	}
+	for i, w := range want {
+		g := got[i]
+		refused := maps.Clone(g.Refused)
+		maps.DeleteFunc(refused, func(_ core.Reason, n uint64) bool { return n == 0 })
+		if g.Rule != w.Rule || g.Admitted != w.Admitted || g.Shadowed != w.Shadowed || g.Failed != w.Failed ||
+			g.InFlight != w.InFlight || !maps.Equal(refused, w.Refused) {
+			p.wrong = fmt.Sprintf("stats are %+v\nthe model's %+v", g, w)
+			return
+		}
+	}
+}
+
+// windows judges what the first rule admitted by the sentence of the promise,
+// without the model: never above n in any (t-per, t]; and never below, except
+// that above 4096 a unit may come back one slice late.
+func (p *play) windows(n int, per int64) string {
+	late := int64(0)
+	if n > 4096 {
+		late = (per-1)/4095 + 1
+	}
+	for i, a := range p.history {
+		exact, lately := 0, 0
+		for _, b := range p.history[:i] {
+			if b.ok && b.at > a.at-per {
+				exact += b.n
+			}
+			if b.ok && b.at > a.at-min(per, math.MaxInt64-late)-late {
+				lately += b.n
+			}
+		}
+		if a.ok && a.n > n-exact {
+			return fmt.Sprintf("#%d is admitted; in its window are %d of %d", i, exact, n)
+		}
+		if !a.ok && a.n > 0 && a.n <= n-lately {
+			return fmt.Sprintf("#%d is refused; in its window are %d of %d", i, lately, n)
+		}
+	}
+	return ""
+}
+
+func (p *play) note(format string, args ...any) {
+	p.lines = append(p.lines, fmt.Sprintf("%d\t", p.now())+fmt.Sprintf(format, args...))
+}
+
+// trace is the script as it went; of a long one the end.
+func (p *play) trace() string {
+	lines := p.lines
+	if len(lines) > 60 {
+		lines = append([]string{lines[0], "…"}, lines[len(lines)-58:]...)
+	}
+	return "at\n" + strings.Join(lines, "\n")
+}
+
+// A source gives choices, and the first of each when it is used up.
+type source struct{ b []byte }
+
+// pick is one of n.
+func (s *source) pick(n int) int {
+	if len(s.b) == 0 {
+		return 0
+	}
+	if n <= 256 {
+		v := s.b[0]
+		s.b = s.b[1:]
+		return int(v) % n
+	}
+	var wide [4]byte
+	s.b = s.b[copy(wide[:], s.b):]
+	return int(binary.LittleEndian.Uint32(wide[:])>>1) % n
+}
+
+var (
+	long      = strings.Repeat("x", 300)
+	resources = []string{"r1", "r1", "r1", "r2", "r2", "r12", "r*2", ""}
+	patterns  = []string{"", "", "", "", "*", "r1", "r1", "r*", "*2", "r*2", "r2*", "x"}
+	bys       = []string{"", "", "ip", "ip", "ip", "tenant", "resource", "tenant,ip", "ip,resource"}
+	values    = []string{"a", "a", "a", "b", "", "a,b", "b,a", long + "1", long + "2"}
+	counts    = []int{0, 1, 1, 2, 2, 2, 2, 3, 3, 3, 4, 4, 5, 5, 7, 10, 10, 20, 4096, 4097, 5000, 1 << 20, math.MaxInt}
+	pers      = []time.Duration{1, 2, 3, 7, 7, 10, 10, 10, 100, 100, 4096, 10_000, time.Millisecond, time.Second, time.Second,
+		time.Second + 1, time.Minute, time.Hour, 24 * time.Hour, 365 * 24 * time.Hour, math.MaxInt64}
+)
+
+// one is one of list.
+func one[T any](s *source, list []T) T { return list[s.pick(len(list))] }
+
+func (p *play) drawOn() string { return one(&p.source, resources) }
+
+func (p *play) drawKeys() (keys []core.Key) {
+	for _, by := range []string{"ip", "tenant"} {
+		if p.pick(5) > 0 {
+			keys = append(keys, core.Key{By: by, Value: one(&p.source, values)})
+		}
+	}
+	switch p.pick(12) {
+	case 0: // of two with the same By the first counts
+		keys = append(keys, core.Key{By: "ip", Value: one(&p.source, values)})
+	case 1: // the resource is the resource
+		keys = append(keys, core.Key{By: "resource", Value: "r2"})
+	}
+	return keys
+}
+
+// drawCost is mostly 1, and else around the size of some limit.
+func (p *play) drawCost() int {
+	switch k := p.pick(32); {
+	case k < 20:
+		return k & 1
+	case k < 24:
+		return 2 + p.pick(3)
+	case k == 24:
+		return []int{-1, -1, math.MinInt, math.MaxInt}[p.pick(4)]
+	}
+	var sizes []int
+	for _, r := range p.rules {
+		if r.Limit != (core.Unlimited{}) {
+			n, _ := size(r.Limit)
+			sizes = append(sizes, n)
+		}
+	}
+	if len(sizes) == 0 {
+		return 1
+	}
+	n := one(&p.source, sizes)
+	if n == math.MaxInt {
+		return []int{n, n - 1, n / 2, n/2 + 1}[p.pick(4)]
+	}
+	return []int{n, n, n, n + 1, max(n-1, 0), n / 2, n / 2, n/2 + 1, n / 3, p.pick(n + 1)}[p.pick(10)]
+}
+
+// rates are those of the present rules.
+func (p *play) rates() (rates []core.Rate) {
+	for _, r := range p.rules {
+		if l, ok := r.Limit.(core.Rate); ok {
+			rates = append(rates, l)
+		}
+	}
+	return rates
+}
+
+// drawRules draws rules, or changes some of the old ones.
+func (p *play) drawRules(old []core.Rule) (rules []core.Rule) {
+	for _, r := range old {
+		switch k := p.pick(10); {
+		case k < 4: // stays
+		case k < 6:
+			r.Limit = p.drawLimit(kind(r))
+		case k < 7:
+			r.For = p.drawFor(r.By, kind(r))
+		case k < 8:
+			r.Shadow = p.pick(2) == 0
+			r.On = one(&p.source, patterns)
+		case k < 9:
+			r = p.drawRule(r.Name)
+		default:
+			continue
+		}
+		rules = append(rules, r)
+	}
+	names := []string{"b", "d", "a", "e", "c"}
+	more := 1
+	if old == nil {
+		more = 1 + p.pick(4)
+	} else if p.pick(3) > 0 {
+		more = 0
+	}
+	for _, name := range names[p.pick(3):] {
+		if more > 0 && !slices.ContainsFunc(rules, func(r core.Rule) bool { return r.Name == name }) {
+			rules = append(rules, p.drawRule(name))
+			more--
+		}
+	}
+	if p.pick(5) == 0 { // the order of rules decides nothing
+		slices.Reverse(rules)
+	}
+	return rules
+}
+
+func (p *play) drawRule(name string) core.Rule {
+	r := core.Rule{Name: name, On: one(&p.source, patterns), By: one(&p.source, bys), Shadow: p.pick(6) == 0}
+	kind := []string{"rate", "rate", "in flight"}[p.pick(3)]
+	r.Limit = p.drawLimit(kind)
+	if p.pick(3) == 0 {
+		r.For = p.drawFor(r.By, kind)
+		if len(r.For) > 0 && p.pick(4) == 0 {
+			r.Limit = core.Unlimited{}
+		}
+	}
+	return r
+}
+
+func (p *play) drawLimit(kind string) core.Limit {
+	switch kind {
+	case "rate":
+		return core.Rate{N: one(&p.source, counts), Per: one(&p.source, pers)}
+	case "in flight":
+		return core.InFlight{N: one(&p.source, counts)}
+	}
+	return core.Unlimited{}
+}
+
+func (p *play) drawFor(by, kind string) map[string]core.Limit {
+	if by == "" || strings.Contains(by, ",") {
+		return nil
+	}
+	limits := map[string]core.Limit{}
+	for range 1 + p.pick(2) {
+		value := one(&p.source, values[2:5])
+		if by == "resource" {
+			value = p.drawOn()
+		}
+		limits[value] = p.drawLimit(kind)
+		switch p.pick(12) {
+		case 0, 1:
+			limits[value] = core.Unlimited{}
+		case 2: // of any kind: it blocks
+			limits[value] = []core.Limit{core.Rate{N: 0, Per: one(&p.source, pers)}, core.InFlight{N: 0}}[p.pick(2)]
+		}
+	}
+	return limits
+}
+
+func show(rules []core.Rule) string {
+	var b strings.Builder
+	for _, r := range rules {
+		fmt.Fprintf(&b, "\n\t  {%s on %q by %q: %T%v", r.Name, r.On, r.By, r.Limit, r.Limit)
+		for _, v := range slices.Sorted(maps.Keys(r.For)) {
+			fmt.Fprintf(&b, ", for %q %T%v", v, r.For[v], r.For[v])
+		}
+		if r.Shadow {
+			b.WriteString(", shadow")
+		}
+		b.WriteString("}")
+	}
+	return strings.ReplaceAll(b.String(), "core.", "")
+}
+
+func showRequest(r core.Request) string {
+	s := fmt.Sprintf("on %q cost %d", r.On, r.Cost)
+	for _, k := range r.Keys {
+		s += fmt.Sprintf(" %s %s", k.By, showStrings([]string{k.Value}))
+	}
+	return s
+}
+
+func showStrings(list []string) string {
+	return strings.ReplaceAll(fmt.Sprintf("%q", list), long, "xxx…")
+}
+
+func (a answer) String() string {
+	s := "admitted"
+	if !a.ok {
+		s = fmt.Sprintf("refused by %q (by %q): %v, after %d, known %v", a.refusal.Rule, a.refusal.By, a.refusal.Reason,
+			a.refusal.RetryAfter, a.refusal.Known)
+	}
+	for _, q := range a.quotas {
+		s += fmt.Sprintf("; %q has %d of %d per %d, more in %d", q.Rule, q.Remaining, q.Limit, q.Window, q.Reset)
+	}
+	return s
+}
+
+// TestTheModelFindsWhatIsBroken is the negative control: limiters with the
+// faults that are common must be found out by the decisions alone, without a look
+// at what is told beside them.
+func TestTheModelFindsWhatIsBroken(t *testing.T) {
+	for name, broken := range map[string]func([]core.Rule) world{
+		"N+1":                         func(r []core.Rule) world { return newAltered(more, r) },
+		"a window that is too short":  func(r []core.Rule) world { return newAltered(shorter, r) },
+		"buckets instead of a window": func(r []core.Rule) world { return bucketed{newAltered(same, r)} },
+		"rules charged one by one":    newOneByOne,
+		"slots freed by each release": func(r []core.Rule) world { return twice{newAltered(same, r)} },
+		"fresh counts at each reload": func(r []core.Rule) world { return refilled{newAltered(same, r)} },
+		"refused calls are counted":   func(r []core.Rule) world { return spent{newAltered(same, r)} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			const scripts = 300
+			for seed := range uint64(scripts) {
+				var wrong bool
+				synctest.Test(t, func(t *testing.T) {
+					p := play{source: source{scriptOf(seed)}, decisionsOnly: true}
+					p.run(broken)
+					wrong = p.wrong != ""
+				})
+				if wrong {
+					t.Logf("found in script %d", seed)
+					return
+				}
+			}
+			t.Errorf("%d scripts, and no decision differs from the model's", scripts)
+		})
+	}
+	for seed := range uint64(300) { // and what is not broken is not called so
+		synctest.Test(t, func(t *testing.T) {
+			p := play{source: source{scriptOf(seed)}}
+			p.run(func(r []core.Rule) world { return newAltered(same, r) })
+			if p.wrong != "" {
+				t.Fatalf("the model differs from itself\n%s\n%s", p.trace(), p.wrong)
+			}
+		})
+	}
+}
+
+// altered is the model with other rules than it was given: the world from which
+// the broken ones are made.
+type altered struct {
+	*model
+	alter func(core.Limit) core.Limit
+}
+
+func newAltered(alter func(core.Limit) core.Limit, rules []core.Rule) *altered {
+	w := &altered{new(model), alter}
+	w.replace(0, rules)
+	return w
+}
+
+func (w *altered) replace(now int64, rules []core.Rule) error {
+	var other []core.Rule
+	for _, r := range rules {
+		r.Limit = w.alter(r.Limit)
+		r.For = maps.Clone(r.For)
+		for v, l := range r.For {
+			r.For[v] = w.alter(l)
+		}
+		other = append(other, r)
+	}
+	w.model.replace(now, other...)
+	return nil
+}
+
+func (w *altered) forget(rule string, key []string) error {
+	w.model.forget(rule, key...)
+	return nil
+}
+
+func same(l core.Limit) core.Limit { return l }
+
+func more(l core.Limit) core.Limit {
+	switch l := l.(type) {
+	case core.Rate:
+		return core.Rate{N: max(l.N, l.N+1), Per: l.Per}
+	case core.InFlight:
+		return core.InFlight{N: max(l.N, l.N+1)}
+	}
+	return l
+}
+
+func shorter(l core.Limit) core.Limit {
+	if l, ok := l.(core.Rate); ok {
+		return core.Rate{N: l.N, Per: max(l.Per-1, 1)}
+	}
+	return l
+}
+
+// bucketed counts what came since the last multiple of Per.
+type bucketed struct{ *altered }
+
+func (w bucketed) ask(now int64, how string, r core.Request) (answer, func(failed bool)) {
+	for _, rule := range w.rules {
+		for _, c := range rule.counts {
+			if l, ok := rule.limit(c.values).(core.Rate); ok {
+				c.units = slices.DeleteFunc(c.units, func(u unit) bool { return u.at/int64(l.Per) != now/int64(l.Per) })
+			}
+		}
+	}
+	return w.altered.ask(now, how, r)
+}
+
+// twice believes every release.
+type twice struct{ *altered }
+
+func (w twice) ask(now int64, how string, r core.Request) (answer, func(failed bool)) {
+	a, g := w.try(now, r)
+	release := func(failed bool) {
+		if g != nil {
+			g.given = false
+			w.release(g, failed)
+		}
+	}
+	if how == "Do" {
+		release(true)
+	}
+	return a, release
+}
+
+// refilled forgets at each reload.
+type refilled struct{ *altered }
+
+func (w refilled) replace(now int64, rules []core.Rule) error {
+	w.model.rules = nil
+	return w.altered.replace(now, rules)
+}
+
+// spent counts refused requests too.
+type spent struct{ *altered }
+
+func (w spent) ask(now int64, how string, r core.Request) (answer, func(failed bool)) {
+	a, release := w.altered.ask(now, how, r)
+	if !a.ok {
+		for _, rule := range w.rules {
+			if matches(rule.On, r.On) {
+				c := rule.count(rule.values(r))
+				c.units = append(c.units, unit{now, 1})
+			}
+		}
+	}
+	return a, release
+}
+
+// oneByOne has a limiter for each rule, and asks one after the other.
+type oneByOne struct{ each []*altered }
+
+func newOneByOne(rules []core.Rule) world {
+	w := new(oneByOne)
+	w.replace(0, rules)
+	return w
+}
+
+func (w *oneByOne) ask(now int64, how string, r core.Request) (a answer, _ func(failed bool)) {
+	var releases []func(bool)
+	release := func(failed bool) {
+		for _, f := range releases {
+			f(failed)
+		}
+	}
+	a.ok = len(w.each) > 0 || r.Cost >= 0
+	for _, rule := range w.each {
+		one, f := rule.ask(now, how, r)
+		if !one.ok {
+			release(true)
+			return one, func(bool) {}
+		}
+		a = one
+		releases = append(releases, f)
+	}
+	return a, release
+}
+
+func (w *oneByOne) replace(now int64, rules []core.Rule) error {
+	old := w.each
+	w.each = nil
+	for _, r := range rules {
+		i := slices.IndexFunc(old, func(o *altered) bool { return o.rules[0].Name == r.Name })
+		if i < 0 {
+			w.each = append(w.each, newAltered(same, []core.Rule{r}))
+			continue
+		}
+		old[i].replace(now, []core.Rule{r})
+		w.each = append(w.each, old[i])
+	}
+	return nil
+}
+
+func (w *oneByOne) forget(rule string, key []string) error {
+	for _, one := range w.each {
+		one.forget(rule, key)
+	}
+	return nil
+}
+
+func (w *oneByOne) stats() []core.Stat { return nil }
