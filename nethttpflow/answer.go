@@ -146,7 +146,7 @@ func (a Answer) status(p core.Permit) int {
 			return status
 		}
 	}
-	if p.Quota().Window == 0 && p.Refusal().By == "" {
+	if q := p.Quota(); q.Rule != "" && q.Window == 0 && p.Refusal().By == "" {
 		return http.StatusServiceUnavailable
 	}
 	return http.StatusTooManyRequests
@@ -181,7 +181,9 @@ func problem(status int, p core.Permit) []byte {
 		b = append(b, " s."...)
 	}
 	b = append(b, `","violated-policies":[`...)
-	b = quoted(b, refusal.Rule)
+	if refusal.Rule != "" { // none for a cost below 0 where no rule applies
+		b = quoted(b, refusal.Rule)
+	}
 	return append(b, "]}\n"...)
 }
 

@@ -57,11 +57,11 @@ func PeerPrefix(v4, v6 int) Key {
 // host is RemoteAddr without port, brackets and zone. Some middlewares set an
 // address without a port.
 func host(remote string) string {
-	colon := strings.LastIndexByte(remote, ':')
-	if colon >= 0 && (remote[0] == '[' || strings.IndexByte(remote, ':') == colon) {
-		remote = remote[:colon]
+	if rest, ok := strings.CutPrefix(remote, "["); ok {
+		remote, _, _ = strings.Cut(rest, "]")
+	} else if before, port, _ := strings.Cut(remote, ":"); !strings.Contains(port, ":") {
+		remote = before
 	}
-	remote = strings.TrimSuffix(strings.TrimPrefix(remote, "["), "]")
 	remote, _, _ = strings.Cut(remote, "%")
 	return remote
 }
