@@ -2,8 +2,10 @@ package grpcflow
 
 import (
 	"context"
+	"hash/maphash"
 	"math"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/exactflow/exactflow/core"
@@ -30,46 +32,85 @@ func (s *server) refuse(ctx context.Context, permit core.Permit) error {
 			return err
 		}
 	}
-	code := codes.ResourceExhausted
+	r, q := permit.Refusal(), permit.Quota()
+	c := cause{codes.ResourceExhausted, r.Rule, r.By, r.Reason, q.Limit, q.Window}
 	if s.o.Status != nil {
-		if c := s.o.Status(permit); c != codes.OK {
-			code = c
+		if code := s.o.Status(permit); code != codes.OK {
+			c.code = code
 		}
 	}
-	return refusal(code, permit.Refusal(), permit.Quota())
+	st := s.verdicts.of(c)
+	if r.Known {
+		st = with(st, &errdetails.RetryInfo{RetryDelay: durationpb.New(r.RetryAfter)})
+	}
+	return st.Err()
 }
 
-// refusal is the default error. It tells the client what the rules' author wrote,
-// and nothing of the client's key or of us.
-func refusal(code codes.Code, r core.Refusal, q core.Quota) error {
-	reason, message := words(r.Reason)
-	limit := strconv.Itoa(q.Limit)
+// A cause is what is the same for all refusals by one limit of a rule.
+type cause struct {
+	code     codes.Code
+	rule, by string
+	reason   core.Reason
+	limit    int
+	window   time.Duration
+}
+
+// status tells the client what the rules' author wrote, and nothing of the
+// client's key or of us.
+func (c cause) status() *status.Status {
+	reason, message := words(c.reason)
+	limit := strconv.Itoa(c.limit)
 	info := &errdetails.ErrorInfo{
 		Reason:   reason,
 		Domain:   domain,
-		Metadata: map[string]string{"rule": r.Rule, "limit": limit},
+		Metadata: map[string]string{"rule": c.rule, "limit": limit},
 	}
 	description := "at most " + limit + " in flight"
-	if q.Window > 0 {
-		info.Metadata["windowSeconds"] = strconv.FormatFloat(q.Window.Seconds(), 'f', -1, 64)
-		description = "at most " + limit + " per " + q.Window.String()
+	if c.window > 0 {
+		info.Metadata["windowSeconds"] = strconv.FormatFloat(c.window.Seconds(), 'f', -1, 64)
+		description = "at most " + limit + " per " + c.window.String()
 	}
-	details := []protoadapt.MessageV1{info, &errdetails.QuotaFailure{
+	return with(status.New(c.code, message+": "+c.rule), info, &errdetails.QuotaFailure{
 		Violations: []*errdetails.QuotaFailure_Violation{{
-			Subject:     r.By,
+			Subject:     c.by,
 			Description: description,
-			QuotaId:     r.Rule,
-			QuotaValue:  int64(q.Limit),
+			QuotaId:     c.rule,
+			QuotaValue:  int64(c.limit),
 		}},
-	}}
-	if r.Known {
-		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(r.RetryAfter)})
-	}
-	st := status.New(code, message+": "+r.Rule)
+	})
+}
+
+// with is the status and the details; without them if protobuf cannot write them,
+// as for a By that is not UTF-8.
+func with(st *status.Status, details ...protoadapt.MessageV1) *status.Status {
 	if full, err := st.WithDetails(details...); err == nil {
-		st = full
+		return full
 	}
-	return st.Err()
+	return st
+}
+
+// verdicts remembers the statuses of some causes, because writing one costs ten
+// times the decision, and a server under attack does little else. Causes that
+// share a place push each other out, which costs time and nothing else: so memory
+// is bounded, whatever rules come and go. Safe for concurrent use.
+type verdicts struct {
+	seed  maphash.Seed
+	place [64]atomic.Pointer[verdict]
+}
+
+type verdict struct {
+	cause  cause
+	status *status.Status
+}
+
+func (v *verdicts) of(c cause) *status.Status {
+	place := &v.place[(maphash.String(v.seed, c.rule)+uint64(c.limit))%uint64(len(v.place))]
+	if known := place.Load(); known != nil && known.cause == c {
+		return known.status
+	}
+	st := c.status()
+	place.Store(&verdict{c, st})
+	return st
 }
 
 // words is a reason as ErrorInfo wants it and as people do.

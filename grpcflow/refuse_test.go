@@ -6,7 +6,9 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -170,6 +172,72 @@ func TestRefusalSaysWhichRuleAndWhy(t *testing.T) {
 			})
 		})
 	}
+}
+
+// told is what a refusal says of the rule.
+func told(t testing.TB, err error) map[string]string {
+	t.Helper()
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok {
+			return info.GetMetadata()
+		}
+	}
+	t.Errorf("%v has no ErrorInfo", err)
+	return nil
+}
+
+// Refusals are remembered by what they say. One that said what another rule, or
+// the rule of yesterday, allows would be worse than a slow one.
+func TestRefusalTellsTheLimitInForce(t *testing.T) {
+	rule := core.Rule{Name: "r", By: "user", Limit: core.InFlight{N: 0}, For: map[string]core.Limit{"big": core.InFlight{N: 1}}}
+	l := limiter(t, rule)
+	in := grpcflow.UnaryServerInterceptor(l, grpcflow.Options{
+		Keys: []grpcflow.Key{grpcflow.Metadata("user", "user")},
+		Cost: func(context.Context, string, any) int { return 2 },
+	})
+	ask := func(user, limit, window string) {
+		t.Helper()
+		ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("user", user))
+		_, err := in(ctx, nil, &grpc.UnaryServerInfo{}, nil)
+		if m := told(t, err); m["limit"] != limit || m["windowSeconds"] != window {
+			t.Errorf("%s: %v; want %s per %q s", user, m, limit, window)
+		}
+	}
+	for range 2 {
+		ask("small", "0", "")
+		ask("big", "1", "")
+	}
+	for _, per := range []time.Duration{time.Second, time.Minute} {
+		if err := l.Replace(core.Rule{Name: "r", By: "user", Limit: core.Rate{N: 1, Per: per}}); err != nil {
+			t.Fatal(err)
+		}
+		ask("small", "1", strconv.Itoa(int(per/time.Second)))
+	}
+}
+
+// More rules than are remembered, refusing at the same time.
+func TestRefusalNamesItsRuleAmongMany(t *testing.T) {
+	const many = 200
+	var rules []core.Rule
+	for i := range many {
+		name := strconv.Itoa(i)
+		rules = append(rules, core.Rule{Name: name, On: name, Limit: core.InFlight{N: 0}})
+	}
+	in := grpcflow.UnaryServerInterceptor(limiter(t, rules...), grpcflow.Options{})
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 3 {
+				for i := range many {
+					_, err := in(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: strconv.Itoa(i)}, nil)
+					if got := told(t, err)["rule"]; got != strconv.Itoa(i) {
+						t.Errorf("rule %d refused, the client is told of %q", i, got)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // attempts notes when each attempt reached the server, refused or not.

@@ -3,6 +3,7 @@ package grpcflow
 import (
 	"context"
 	"errors"
+	"hash/maphash"
 	"slices"
 
 	"github.com/exactflow/exactflow/core"
@@ -58,8 +59,9 @@ func StreamServerInterceptor(l *core.Limiter, o Options) grpc.StreamServerInterc
 
 // A server is what the interceptors share.
 type server struct {
-	limiter *core.Limiter
-	o       Options // with Keys and Skip
+	limiter  *core.Limiter
+	o        Options // with Keys and Skip
+	verdicts verdicts
 }
 
 func newServer(l *core.Limiter, o Options) *server {
@@ -74,7 +76,7 @@ func newServer(l *core.Limiter, o Options) *server {
 	if o.Skip == nil {
 		o.Skip = SkipHealthAndReflection
 	}
-	return &server{limiter: l, o: o}
+	return &server{limiter: l, o: o, verdicts: verdicts{seed: maphash.MakeSeed()}}
 }
 
 // admit decides on a call. The error is what the call ends with.
