@@ -20,7 +20,10 @@ import (
 // can be checked by reading.
 //
 // Instants are nanoseconds since the limiter was made.
-type model struct{ rules []*ruling }
+type model struct {
+	rules []*ruling
+	vague bool // from here on answers may differ by a slice: see change
+}
 
 // A ruling is a rule and what it has counted.
 type ruling struct {
@@ -34,6 +37,7 @@ type count struct {
 	values []string // the key: one value for each part of By
 	units  []unit   // admissions of a rate, oldest first; those that have left may linger
 	held   int      // units in flight
+	moved  bool     // Replace has merged units, and none were admitted since
 }
 
 // A unit is an admission: n units that passed, and the instant from which their
@@ -226,6 +230,7 @@ func (g *grant) take(v verdict, now int64) {
 	case core.Rate:
 		v.count.units = append(v.count.units, unit{now, g.n})
 		v.count.merge(v.limit)
+		v.count.moved = false
 	case core.InFlight:
 		v.count.held += g.n
 		v.rule.stat.InFlight += g.n
@@ -236,21 +241,23 @@ func (g *grant) take(v verdict, now int64) {
 
 // merge is what a rate above 4096 does to keep its memory bounded: admissions in
 // one aligned slice of ⌈Per/4095⌉ leave together, with the latest of them.
-func (c *count) merge(l core.Limit) {
+func (c *count) merge(l core.Limit) (moved bool) {
 	n, per := size(l)
 	if n <= 4096 {
-		return
+		return false
 	}
 	width := (int64(per)-1)/4095 + 1
 	var merged []unit
 	for _, u := range c.units {
 		if i := len(merged) - 1; i >= 0 && merged[i].at/width == u.at/width {
+			moved = moved || merged[i].at != u.at
 			merged[i] = unit{u.at, merged[i].n + u.n}
 		} else {
 			merged = append(merged, u)
 		}
 	}
 	c.units = merged
+	return moved
 }
 
 // release gives back what is held: once.
@@ -284,7 +291,7 @@ func (m *model) replace(now int64, rules ...core.Rule) {
 				next = r // grants point to it
 				next.Rule = rule
 				for _, c := range next.counts {
-					c.change(now, before.limit(c.values), next.limit(c.values))
+					m.vague = c.change(now, before.limit(c.values), next.limit(c.values)) || m.vague
 				}
 			}
 		}
@@ -292,16 +299,23 @@ func (m *model) replace(now int64, rules ...core.Rule) {
 	}
 }
 
-func (c *count) change(now int64, from, to core.Limit) {
+// change goes on under another limit. It reports that the package may do so in
+// another way: a key that nobody asked for between two changes may have slept
+// through the first, and then its units were not merged by it, and come back up
+// to a slice earlier. Neither way is before their time.
+func (c *count) change(now int64, from, to core.Limit) (vague bool) {
 	old, was := from.(core.Rate)
 	if _, is := to.(core.Rate); !was || !is {
 		c.units = nil
-		return
+		return false
 	}
-	if from != to {
-		c.units = slices.DeleteFunc(c.units, func(u unit) bool { return leaves(u, old.Per) <= now })
-		c.merge(to)
+	if from == to {
+		return false
 	}
+	c.units = slices.DeleteFunc(c.units, func(u unit) bool { return leaves(u, old.Per) <= now })
+	vague = c.moved && len(c.units) > 0
+	c.moved = c.merge(to) || vague
+	return vague
 }
 
 // forget clears what was counted for a key, or for all, except what is held.
