@@ -1,7 +1,5 @@
 package core
 
-import "slices"
-
 // The decision. What it keeps, each with a test of its name:
 //
 //  1. One instant. One clock reading per decision, after the last lock, before
@@ -25,15 +23,16 @@ import "slices"
 
 // A step is one clause of a decision.
 type step struct {
-	hash     uint64
-	empty    bool // the request lacks a key
 	clause   *clause
 	bound    *bound
 	shard    *shard
 	entry    *entry // nil: the key has none
 	overflow *entry // counts too, or alone
+	hash     uint64
 	stripe   uint32
 	way      way
+	seat     bool // the key is about to become live
+	empty    bool // the request lacks a key
 }
 
 // A way is how a step is counted.
@@ -50,7 +49,7 @@ const (
 // few is how many rules may apply to a request before a decision allocates.
 const few = 4
 
-// decide is Try.
+// decide is Try. It starts over when Replace came in between.
 func (l *Limiter) decide(r *Request) (Permit, bool) {
 	for {
 		if p, ok, done := l.attempt(r); done {
@@ -66,27 +65,36 @@ func (l *Limiter) attempt(r *Request) (p Permit, ok, done bool) {
 		n = 1
 	}
 	b := l.rules()
-	plan := b.plan(l.seed, r.On)
+	clauses := b.plan(l.seed, r.On).clauses
 
 	var room [few]step
 	steps := room[:0]
+	if len(clauses) > few {
+		steps = make([]step, 0, len(clauses))
+	}
 	no := verdict{at: open}
 	enforced, sure := false, n == 1
-	for _, c := range plan.clauses {
-		steps = append(steps, step{})
-		s := &steps[len(steps)-1]
+	for _, c := range clauses {
+		s := &steps[:len(steps)+1][len(steps)]
 		if !l.find(s, c, r) {
-			steps = steps[:len(steps)-1]
 			continue
 		}
+		steps = steps[:len(steps)+1]
 		if c.rule.Shadow {
 			continue
 		}
 		enforced = true
 		if sure {
 			var t int64
-			t, sure = s.hint()
-			no.hear(s.bound, t, reasonOf(t))
+			if t, sure = s.hint(); t > open {
+				no.hear(s.bound, t)
+			}
+		}
+	}
+	if sure && no.at > open {
+		if now := l.now(); no.at > now && l.book.Load() == b {
+			note(steps, now)
+			return l.refuse(&no, now), false, true
 		}
 	}
 	if n < 0 && !enforced {
@@ -95,27 +103,19 @@ func (l *Limiter) attempt(r *Request) (p Permit, ok, done bool) {
 	if len(steps) == 0 {
 		return Permit{}, true, true
 	}
-	if sure && no.at != open {
-		if now := l.now(); no.at > now && l.book.Load() == b {
-			note(steps)
-			return l.refuse(&no, now), false, true
-		}
-	}
 	return l.commit(b, r, n, steps)
 }
 
 // find fills a step without a lock. It reports false where the key is exempt.
 func (l *Limiter) find(s *step, c *clause, r *Request) bool {
 	g := c.ledger
-	s.clause = c
+	s.clause, s.bound = c, c.bound
 	if g.solo != nil {
-		s.bound, s.entry, s.stripe = c.bound, g.solo, g.home
-		s.shard = g.shard(0, 1)
+		s.entry, s.shard, s.stripe = g.solo, &g.only, g.home
 		return !s.bound.free
 	}
 	v := c.single(r)
 	s.hash, s.empty = l.place(c, v, r)
-	s.bound = c.bound
 	if c.special != nil {
 		s.bound = c.boundOf(v)
 	}
@@ -124,7 +124,9 @@ func (l *Limiter) find(s *step, c *clause, r *Request) bool {
 	}
 	s.stripe = l.stripe(s.hash)
 	s.shard = g.shard(s.stripe, len(l.stripes))
-	s.entry = s.shard.find(c, s.hash, v, r)
+	if s.entry = s.shard.find(c, s.hash, v, r); s.entry == nil && !s.bound.named && !s.bound.holds && s.crowded() {
+		l.sweep(c)
+	}
 	return true
 }
 
@@ -137,24 +139,20 @@ func (s *step) hint() (t int64, sure bool) {
 	case s.entry != nil:
 		return s.entry.told(s.bound)
 	}
-	return open, s.bound.named || s.clause.ledger.seats.Load() < int64(s.clause.rule.MaxKeys)
+	return open, s.bound.named || !s.crowded()
 }
 
 // commit decides under the locks of all steps.
 func (l *Limiter) commit(b *book, r *Request, n int, steps []step) (p Permit, ok, done bool) {
 	var room [few]uint32
-	locks := room[:0]
-	for i := range steps {
-		at, found := slices.BinarySearch(locks, steps[i].stripe)
-		if !found {
-			locks = slices.Insert(locks, at, steps[i].stripe)
-		}
-	}
+	locks := ascending(room[:0], steps)
 	for _, i := range locks {
 		l.stripes[i].Lock()
 	}
 	now := l.now() // the one reading
-	p, ok, done = l.locked(b, r, n, steps, now)
+	if l.book.Load() == b {
+		p, ok, done = l.locked(r, n, steps, now)
+	}
 	for _, i := range locks {
 		l.stripes[i].Unlock()
 	}
@@ -164,50 +162,60 @@ func (l *Limiter) commit(b *book, r *Request, n int, steps []step) (p Permit, ok
 	if ok {
 		p.grant, p.turn = l.hold(steps, n)
 	}
-	note(steps)
+	note(steps, now)
 	for i := range steps {
-		switch s := &steps[i]; s.way {
-		case pass:
-			if ok {
-				s.clause.ledger.count().shadowed.Add(1)
-			}
-		case over, full:
-			l.sweep(s.clause)
+		if s := &steps[i]; s.way == pass && ok {
+			s.clause.ledger.count(now).shadowed.Add(1)
 		}
 	}
 	return
 }
 
-// locked is the decision itself. Needs all locks.
-func (l *Limiter) locked(b *book, r *Request, n int, steps []step, now int64) (p Permit, ok, done bool) {
-	if l.book.Load() != b {
-		return p, false, false
+// ascending appends the stripes of the steps, each once.
+func ascending(locks []uint32, steps []step) []uint32 {
+next:
+	for i := range steps {
+		locks = append(locks, steps[i].stripe)
+		for j := len(locks) - 1; j > 0 && locks[j] <= locks[j-1]; j-- {
+			if locks[j] == locks[j-1] {
+				locks = append(locks[:j], locks[j+1:]...)
+				continue next
+			}
+			locks[j], locks[j-1] = locks[j-1], locks[j]
+		}
 	}
+	return locks
+}
+
+// locked is the decision itself. Needs all locks, and that the book is still the
+// same. It is not done if the last place for a key was taken meanwhile.
+func (l *Limiter) locked(r *Request, n int, steps []step, now int64) (p Permit, ok, done bool) {
 	no := verdict{at: open}
+	seats := false
 	for i := range steps {
 		s := &steps[i]
-		t, why := s.opens(r, now, n)
+		t := s.opens(r, now, n)
 		switch {
 		case t <= now:
+			seats = seats || s.seat
 		case s.clause.rule.Shadow:
-			s.way = pass
+			s.way, s.seat = pass, false
 		default:
-			no.hear(s.bound, t, why)
+			no.hear(s.bound, t)
 		}
 	}
-	if no.at != open {
+	if no.at > open {
 		for i := range steps {
-			steps[i].tell(now)
-		}
-		p = l.refuse(&no, now)
-		for i := range steps { // what a refusal leaves of the request's size is still free
-			if s := &steps[i]; s.bound == no.bound {
-				p.left = s.left(now)
+			s := &steps[i]
+			left, more := s.left(now)
+			s.tell(left, more)
+			if s.bound == no.bound {
+				no.left, no.full = left, s.way == full
 			}
 		}
-		return p, false, true
+		return l.refuse(&no, now), false, true
 	}
-	if !reserve(steps, now) {
+	if seats && !reserve(steps) {
 		return p, false, false
 	}
 	for i := range steps {
@@ -216,9 +224,14 @@ func (l *Limiter) locked(b *book, r *Request, n int, steps []step, now int64) (p
 			continue
 		}
 		s.take(r, now, n) // the commit
+		left, more := s.left(now)
+		s.tell(left, more)
 		if !s.clause.rule.Shadow {
-			p.tighten(s, now)
+			p.tighten(s.bound, left, more)
 		}
+	}
+	if p.wait > 0 {
+		p.wait -= now
 	}
 	return p, true, true
 }
@@ -226,24 +239,26 @@ func (l *Limiter) locked(b *book, r *Request, n int, steps []step, now int64) (p
 // opens looks, under the lock, how the step is counted, and from when n more
 // could pass. No meter changes, except that the entry comes under the present
 // bound and forgets what has left its window.
-func (s *step) opens(r *Request, now int64, n int) (int64, Reason) {
+func (s *step) opens(r *Request, now int64, n int) int64 {
 	if s.entry == nil || s.entry.bound.Load() == nil {
 		s.entry = s.shard.find(s.clause, s.hash, s.clause.single(r), r)
 	}
 	b := s.bound
-	s.way, s.overflow = own, nil
+	s.way, s.overflow, s.seat = own, nil, false
 	switch {
 	case s.entry != nil:
 		s.entry.settle(b)
-		if s.entry.twice(now) {
+		if s.entry.after != nil && s.entry.twice(now) {
 			s.overflow = s.shard.overflow
 		}
-		if b.holds && !b.named && s.entry.meter.idle(now) && s.crowded() {
-			s.way = full
+		if b.holds && !b.named && s.clause.ledger.solo == nil && s.entry.meter.idles() == open {
+			if s.seat = !s.crowded(); !s.seat {
+				s.way = full
+			}
 		}
 	case b.named || !s.crowded():
-		s.way = fresh
-		if s.shard.overflow != nil && now < later(s.shard.last, b.per) {
+		s.way, s.seat = fresh, !b.named
+		if s.seat && s.shard.lately(b, now) {
 			s.overflow = s.shard.overflow
 		}
 	case b.holds:
@@ -252,11 +267,11 @@ func (s *step) opens(r *Request, now int64, n int) (int64, Reason) {
 		s.way, s.overflow = over, s.shard.overflow
 	}
 
-	if n < 0 || n > b.n {
-		return never, ReasonNever
-	}
-	if s.way == full {
-		return unknown, ReasonKeys
+	switch {
+	case n < 0 || n > b.n:
+		return never
+	case s.way == full:
+		return unknown
 	}
 	t := int64(open)
 	if s.entry != nil {
@@ -266,19 +281,37 @@ func (s *step) opens(r *Request, now int64, n int) (int64, Reason) {
 		s.overflow.settle(s.clause.bound)
 		t = max(t, s.overflow.meter.opens(now, n))
 	}
-	return t, reasonOf(t)
+	return t
 }
 
-// left is how many units are free for the step.
-func (s *step) left(now int64) int {
-	left := s.bound.n
+// left is how many units are free for the step, and from when more are.
+func (s *step) left(now int64) (left int, more int64) {
+	left, more = s.bound.n, never
 	if s.entry != nil {
-		left = s.entry.meter.left(now)
+		left, more = s.entry.meter.left(now)
 	}
 	if s.overflow != nil {
-		left = min(left, s.overflow.meter.left(now))
+		switch l, m := s.overflow.meter.left(now); {
+		case l < left:
+			left, more = l, m
+		case l == left:
+			more = max(more, m)
+		}
 	}
-	return left
+	return left, more
+}
+
+// tell publishes the hint: what is left, unless overflow has a say too.
+func (s *step) tell(left int, more int64) {
+	switch {
+	case s.entry == nil:
+	case s.overflow != nil:
+		s.entry.tell(unsaid)
+	case left > 0:
+		s.entry.tell(open)
+	default:
+		s.entry.tell(more)
+	}
 }
 
 // crowded reports that MaxKeys leaves no room for a further key.
@@ -287,22 +320,15 @@ func (s *step) crowded() bool {
 }
 
 // reserve counts the keys that are about to become live against MaxKeys. If
-// another stripe took the last place since we looked, nothing is reserved, and
-// the decision starts over.
-func reserve(steps []step, now int64) bool {
+// another stripe took the last place since we looked, nothing is reserved.
+func reserve(steps []step) bool {
 	for i := range steps {
-		s := &steps[i]
-		if !s.seats(now) {
+		if s := &steps[i]; !s.seat || s.clause.ledger.seats.Add(1) <= int64(s.clause.rule.MaxKeys) {
 			continue
 		}
-		g := s.clause.ledger
-		if g.seats.Add(1) <= int64(s.clause.rule.MaxKeys) {
-			continue
-		}
-		g.seats.Add(-1)
-		for j := range steps[:i] {
-			if steps[j].seats(now) {
-				steps[j].clause.ledger.seats.Add(-1)
+		for j := range steps[:i+1] {
+			if s := &steps[j]; s.seat {
+				s.clause.ledger.seats.Add(-1)
 			}
 		}
 		return false
@@ -310,20 +336,15 @@ func reserve(steps []step, now int64) bool {
 	return true
 }
 
-// seats reports that the step makes a key live.
-func (s *step) seats(now int64) bool {
-	if s.bound.named || s.clause.ledger.solo != nil {
-		return false
-	}
-	return s.way == fresh || s.way == own && s.bound.holds && s.entry.meter.idle(now)
-}
-
 // take counts n units, as the step was found to be counted.
 func (s *step) take(r *Request, now int64, n int) {
 	switch s.way {
 	case fresh:
 		s.entry = newEntry(s.bound, s.clause.kept(r), s.hash)
-		s.shard.mark(s.entry, now)
+		if s.overflow != nil {
+			after := s.shard.last
+			s.entry.after = &after
+		}
 		s.shard.insert(s.clause, s.entry, now)
 	case over:
 		if s.overflow == nil {
@@ -338,35 +359,15 @@ func (s *step) take(r *Request, now int64, n int) {
 	if s.overflow != nil {
 		s.overflow.meter.take(now, n)
 	}
-	s.tell(now)
 	s.shard.admitted++
 	if s.bound.holds {
 		s.shard.held += n
 	}
 }
 
-// tell publishes what the entry's meter says, unless overflow has a say too.
-func (s *step) tell(now int64) {
-	switch {
-	case s.entry == nil:
-	case s.overflow != nil:
-		s.entry.tell(unsaid)
-	default:
-		s.entry.tell(hint(s.entry.meter.opens(now, 1), now))
-	}
-}
-
-// hint turns the answer of opens at now into one that holds later on too.
-func hint(t, now int64) int64 {
-	if t <= now {
-		return open
-	}
-	return t
-}
-
 func newEntry(b *bound, key string, hash uint64) *entry {
 	e := &entry{key: key, hash: hash, meter: b.limit.meter(b)}
-	e.opens.Store(open)
+	e.opens.Store(unsaid)
 	e.bound.Store(b)
 	return e
 }
@@ -377,51 +378,49 @@ type verdict struct {
 	at    int64
 	wait  int64 // the latest instant
 	bound *bound
-	why   Reason
+	left  int
+	full  bool // unknown because of MaxKeys
 }
 
-func (v *verdict) hear(b *bound, t int64, why Reason) {
+func (v *verdict) hear(b *bound, t int64) {
 	if t < unknown {
 		v.wait = max(v.wait, t)
 	}
-	if t > v.at || t == v.at && t != open && b.clause.rule.Name < v.bound.clause.rule.Name {
-		v.at, v.bound, v.why = t, b, why
+	if t > v.at || t == v.at && b.clause.rule.Name < v.bound.clause.rule.Name {
+		v.at, v.bound = t, b
 	}
-}
-
-// reasonOf says why a meter that opens at t is closed before.
-func reasonOf(t int64) Reason {
-	switch t {
-	case never:
-		return ReasonNever
-	case unknown:
-		return ReasonInFlight
-	}
-	return ReasonRate
 }
 
 // refuse makes the permit of a refusal, and counts it.
 func (l *Limiter) refuse(no *verdict, now int64) Permit {
-	p := Permit{bound: no.bound, why: no.why, known: no.at < unknown}
+	p := Permit{bound: no.bound, left: no.left, why: ReasonRate, known: true}
+	if no.at >= unknown {
+		p.known = false
+		switch {
+		case no.at == never:
+			p.why = ReasonNever
+		case no.full:
+			p.why = ReasonKeys
+		default:
+			p.why = ReasonInFlight
+		}
+	}
 	if no.wait > now {
 		p.wait = no.wait - now
 	}
-	if no.bound != nil {
-		no.bound.clause.ledger.count().refused[no.why].Add(1)
-	}
+	no.bound.clause.ledger.count(now).refused[p.why].Add(1)
 	return p
 }
 
 // note counts what is rare.
-func note(steps []step) {
+func note(steps []step, now int64) {
 	for i := range steps {
 		s := &steps[i]
 		if s.empty {
-			s.clause.ledger.count().empty.Add(1)
+			s.clause.ledger.count(now).empty.Add(1)
 		}
-		switch s.way {
-		case over, full:
-			s.clause.ledger.count().overflowed.Add(1)
+		if s.way == over || s.way == full {
+			s.clause.ledger.count(now).overflowed.Add(1)
 		}
 	}
 }

@@ -34,11 +34,23 @@ func (s *semaphore) opens(now int64, n int) int64 {
 	return now
 }
 
+func (s *semaphore) left(int64) (int, int64) {
+	if s.held == 0 || s.bound.n == 0 {
+		return s.bound.n, never
+	}
+	return max(0, s.bound.n-s.held), unknown
+}
+
 func (s *semaphore) take(_ int64, n int)      { s.held += n }
-func (s *semaphore) left(int64) int           { return max(0, s.bound.n-s.held) }
-func (s *semaphore) idle(int64) bool          { return s.held == 0 }
 func (s *semaphore) change(b *bound, _ int64) { s.bound = b }
 func (s *semaphore) forget()                  {}
+
+func (s *semaphore) idles() int64 {
+	if s.held > 0 {
+		return unknown
+	}
+	return open
+}
 
 func (s *semaphore) give(n int) int64 {
 	s.held -= n

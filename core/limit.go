@@ -32,11 +32,12 @@ type meter interface {
 	opens(now int64, n int) int64
 	// take lets n pass now. What is open stays open until somebody takes.
 	take(now int64, n int)
-	// left is how many units are free now.
-	left(now int64) int
-	// idle reports that a fresh meter would answer alike, so that this one can be
-	// forgotten.
-	idle(now int64) bool
+	// left is how many units are free now, and from when more are: an instant as
+	// of opens, unknown, or never.
+	left(now int64) (n int, more int64)
+	// idles is from when a fresh meter would answer alike, so that this one can be
+	// forgotten: at most now if it would already, an instant, or unknown.
+	idles() int64
 	// change goes on under another limit of the same kind. What was counted at or
 	// before floor is forgotten, except what is held.
 	change(b *bound, floor int64)

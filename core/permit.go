@@ -139,24 +139,15 @@ func (p Permit) Quota() Quota {
 	return q
 }
 
-// tighten makes the quota that of the step, if that is tighter. Needs the locks.
-func (p *Permit) tighten(s *step, now int64) {
-	left := s.left(now)
-	if p.bound != nil && !smaller(left, s.bound.n, p.left, p.bound.n) {
+// tighten makes the quota that of b, if that is tighter. wait is an instant
+// until the decision is made.
+func (p *Permit) tighten(b *bound, left int, more int64) {
+	if p.bound != nil && !smaller(left, b.n, p.left, p.bound.n) {
 		return
 	}
-	p.bound, p.left, p.wait = s.bound, left, 0
-	if left == s.bound.n {
-		return
-	}
-	t := int64(open)
-	for _, e := range [...]*entry{s.entry, s.overflow} {
-		if e != nil {
-			t = max(t, e.meter.opens(now, left+1))
-		}
-	}
-	if t < unknown {
-		p.wait = t - now
+	p.bound, p.left, p.wait = b, left, 0
+	if more < unknown {
+		p.wait = more
 	}
 }
 
@@ -181,8 +172,8 @@ type taken struct {
 	ledger *ledger
 	entry  *entry
 	shard  *shard
-	stripe uint32
 	n      int
+	stripe uint32
 }
 
 // hold makes a grant of what the steps took.
@@ -197,7 +188,7 @@ func (l *Limiter) hold(steps []step, n int) (g *grant, turn uint64) {
 		if s.way == pass {
 			continue
 		}
-		g.taken = append(g.taken, taken{s.clause.ledger, s.entry, s.shard, s.stripe, n})
+		g.taken = append(g.taken, taken{s.clause.ledger, s.entry, s.shard, n, s.stripe})
 		if !s.bound.holds {
 			continue
 		}
@@ -242,11 +233,10 @@ func (g *grant) release(turn uint64) {
 	}
 	if failed {
 		for i := range g.taken {
-			g.taken[i].ledger.count().failed.Add(1)
+			g.taken[i].ledger.count(int64(turn)).failed.Add(1)
 		}
 	}
-	clear(g.taken)
-	g.taken, g.held = g.taken[:0], 0
+	g.taken, g.held = g.taken[:0], 0 // what the pool keeps alive, it keeps for two collections
 	l.grants.Put(g)
 }
 
@@ -255,7 +245,7 @@ func (t *taken) give() {
 	e := t.entry
 	e.tell(e.meter.(holder).give(t.n))
 	t.shard.held -= t.n
-	if t.ledger.solo == nil && !e.bound.Load().named && e.meter.idle(0) {
+	if t.ledger.solo == nil && !e.bound.Load().named && e.meter.idles() == open {
 		t.ledger.seat(false)
 	}
 }

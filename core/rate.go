@@ -71,7 +71,7 @@ func (w *window) slide(now int64) { w.dropThrough(now - w.bound.per) }
 // dropThrough forgets what was admitted at or before t.
 func (w *window) dropThrough(t int64) {
 	for w.count > 0 {
-		oldest := w.nth(0)
+		oldest := &w.ring[w.head]
 		if oldest.at > t {
 			return
 		}
@@ -88,14 +88,17 @@ func (w *window) opens(now int64, n int) int64 {
 		return never
 	}
 	w.slide(now)
-	excess := n - (w.bound.n - w.sum) // no overflow: n and sum are at most MaxInt, and N-sum is at least -MaxInt
-	if excess <= 0 {
-		return now
+	if excess := n - (w.bound.n - w.sum); excess > 0 { // no overflow: sum and n are at most MaxInt
+		return w.gone(excess)
 	}
-	// The ring holds at least excess units, since n <= N.
+	return now
+}
+
+// gone is when that many of the units in the ring have left; there are as many.
+func (w *window) gone(n int) int64 {
 	for i := uint32(0); ; i++ {
 		a := w.nth(i)
-		if excess -= a.n; excess <= 0 {
+		if n -= a.n; n <= 0 {
 			return later(a.at, w.bound.per)
 		}
 	}
@@ -142,14 +145,20 @@ func (w *window) grow() {
 	w.ring, w.head = ring, 0
 }
 
-func (w *window) left(now int64) int {
+func (w *window) left(now int64) (int, int64) {
 	w.slide(now)
-	return max(0, w.bound.n-w.sum)
+	left := w.bound.n - w.sum
+	if w.bound.n == 0 || w.count == 0 {
+		return w.bound.n, never
+	}
+	return max(0, left), w.gone(1 - min(0, left))
 }
 
-func (w *window) idle(now int64) bool {
-	w.slide(now)
-	return w.count == 0
+func (w *window) idles() int64 {
+	if w.count == 0 {
+		return open
+	}
+	return later(w.nth(w.count-1).at, w.bound.per)
 }
 
 // change keeps each admission, at its instant. Where the new limit is sliced,

@@ -58,6 +58,9 @@ func (l *Limiter) replace(rules []Rule, old *book) error {
 			}
 		}
 	}
+	for _, c := range changed {
+		c.ledger.sweep.next.Store(0)
+	}
 	l.book.Store(next)
 	for i := range l.stripes {
 		l.stripes[i].Unlock()
@@ -162,8 +165,10 @@ func (l *Limiter) Forget(rule string, key ...string) error {
 	}
 	if len(key) > 0 {
 		l.pardon(c, key)
+		c.ledger.sweep.next.Store(0)
 		return nil
 	}
+	defer c.ledger.sweep.next.Store(0)
 	for i := range l.stripes {
 		l.stripes[i].Lock()
 		if s := c.ledger.peek(uint32(i)); s != nil {

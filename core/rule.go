@@ -65,11 +65,11 @@ func (r *Rule) check() (wrong []error) {
 	}
 	parts := strings.Split(r.By, ",")
 	for i, part := range parts {
-		switch {
-		case r.By == "":
-		case part == "" || strings.TrimSpace(part) != part:
+		if r.By != "" && (part == "" || strings.TrimSpace(part) != part) {
 			say("By is %q; want the names of keys joined by single commas, such as \"tenant,resource\"", r.By)
-		case slices.Index(parts, part) < i:
+			break
+		}
+		if slices.Index(parts, part) < i {
 			say("By is %q, which has %q twice", r.By, part)
 		}
 	}
@@ -111,7 +111,7 @@ func checkLimit(limit Limit) error {
 // kind is that of the rule's limits: of Limit or, if that is Unlimited, of those
 // in For, where a limit that blocks may stand among others.
 func (r *Rule) kind() string {
-	if r.Limit != nil && r.Limit.kind() != "" {
+	if checkLimit(r.Limit) == nil && r.Limit.kind() != "" {
 		return r.Limit.kind()
 	}
 	var kind, blocks string

@@ -1,9 +1,6 @@
 package core
 
-import (
-	"math/rand/v2"
-	"sync/atomic"
-)
+import "sync/atomic"
 
 // A Stat is what one rule has counted since it was added.
 type Stat struct {
@@ -72,10 +69,7 @@ type tally struct {
 // tallies is how many shares a rule has at most.
 const tallies = 8
 
-// count is any share. len(g.tally) is a power of two.
-func (g *ledger) count() *tally {
-	if len(g.tally) == 1 {
-		return &g.tally[0]
-	}
-	return &g.tally[rand.Uint32()&uint32(len(g.tally)-1)]
+// count is any share: the instant is as good as a random number, and at hand.
+func (g *ledger) count(now int64) *tally {
+	return &g.tally[uint64(now^now>>8)&uint64(len(g.tally)-1)] // a power of two
 }

@@ -84,7 +84,7 @@ func (e *entry) comply(c *clause) {
 // values in For stand beside, and of what is in flight only those in use count.
 func (e *entry) seated() bool {
 	b := e.bound.Load()
-	return !b.named && (!b.holds || !e.meter.idle(0))
+	return !b.named && (!b.holds || e.meter.idles() > open)
 }
 
 // A ledger is what a rule has counted: it outlives the rule's changes.
@@ -93,9 +93,10 @@ type ledger struct {
 
 	solo   *entry // the entry of a rule without By, in stripe home
 	home   uint32
-	seats  atomic.Int64 // entries that MaxKeys bounds
-	sweep  atomic.Uint32
-	shards atomic.Pointer[[]shard] // made at the first request; one if solo
+	only   shard                   // what is counted beside solo
+	shards atomic.Pointer[[]shard] // of other rules, a shard a stripe, made at the first request
+	seats  atomic.Int64            // entries that MaxKeys bounds
+	sweep  sweep
 	tally  []tally
 }
 
@@ -108,33 +109,25 @@ func (g *ledger) seat(more bool) {
 	}
 }
 
-// shard is the part of the ledger that belongs to stripe i.
+// shard is the part of the ledger that belongs to stripe i, of a rule with a By.
 func (g *ledger) shard(i uint32, of int) *shard {
 	shards := g.shards.Load()
 	if shards == nil {
-		if g.solo != nil {
-			of = 1
-		}
 		made := make([]shard, of)
 		g.shards.CompareAndSwap(nil, &made)
 		shards = g.shards.Load()
-	}
-	if g.solo != nil {
-		i = 0
 	}
 	return &(*shards)[i]
 }
 
 // peek is the shard that belongs to stripe i, if it is there.
 func (g *ledger) peek(i uint32) *shard {
-	shards := g.shards.Load()
-	switch {
-	case shards == nil:
-		return nil
-	case g.solo == nil:
-		return &(*shards)[i]
-	case g.home == i:
-		return &(*shards)[0]
+	if g.solo == nil {
+		if shards := g.shards.Load(); shards != nil {
+			return &(*shards)[i]
+		}
+	} else if g.home == i {
+		return &g.only
 	}
 	return nil
 }
@@ -195,6 +188,7 @@ func (s *shard) insert(c *clause, e *entry, now int64) {
 	s.tidy(c, now)
 	if at := s.table.Load(); at == nil || 4*(s.keys+1) > 3*len(*at) {
 		s.grow()
+		c.ledger.sweep.moved.Add(1)
 	}
 	s.table.Load().put(e)
 	s.keys++
@@ -238,30 +232,35 @@ func (s *shard) tidy(c *clause, now int64) {
 		if s.hand >= len(t) {
 			s.hand = 0
 		}
-		if e := t[s.hand].Load(); e != nil && e.forgettable(c, now) {
-			s.remove(t, s.hand) // another may have moved here: look again
+		if e := t[s.hand].Load(); e != nil && e.idles(c) <= now {
+			s.remove(c, t, s.hand) // another may have moved here: look again
 		} else {
 			s.hand++
 		}
 	}
 }
 
-// forgettable reports that nobody can tell whether the entry is there. Needs the
-// lock.
-func (e *entry) forgettable(c *clause, now int64) bool {
+// idles is from when nobody can tell whether the entry is there, if it is not used
+// again. Needs the lock.
+func (e *entry) idles(c *clause) int64 {
 	e.comply(c)
-	return e.meter.idle(now) && !e.twice(now)
+	t := e.meter.idles()
+	if e.after != nil {
+		t = max(t, later(*e.after, e.bound.Load().per))
+	}
+	return t
 }
 
 // remove forgets the entry in slot i, and closes the gap: an entry further on
 // moves into it unless its own probe begins after the gap. A reader without the
 // lock may miss the one that moves.
-func (s *shard) remove(t table, i int) {
+func (s *shard) remove(c *clause, t table, i int) {
 	e := t[i].Load()
 	if e.seated() {
-		e.bound.Load().clause.ledger.seat(false)
+		c.ledger.seat(false)
 	}
 	s.keys--
+	c.ledger.sweep.moved.Add(1)
 	for j := t.next(i); ; j = t.next(j) {
 		moved := t[j].Load()
 		if moved == nil {
