@@ -45,8 +45,9 @@ type clause struct {
 	ledger  *ledger
 	bound   *bound
 	special map[value]*bound // For
-	floor   int64            // what was admitted at or before it is forgotten, unless the key was in For
 	since   int64            // the instant at which Replace made the clause
+	change  int              // how many changes of the rule came before
+	floors  []floor          // what they made most keys forget
 }
 
 // A plan is the clauses that apply to one resource: those that enforce first.
@@ -245,16 +246,41 @@ func (c *clause) boundOf(v value) *bound {
 	return c.bound
 }
 
-// floorOf is the instant at and before which an entry that was under old is to
-// forget. Of most keys the clause has the latest of all changes, however many an
-// entry slept through; if it slept through a time when they were Unlimited, it
-// forgets all. A key in For sleeps through none: Replace settles it.
-func (c *clause) floorOf(old *bound) int64 {
-	switch {
-	case old.named:
-		return c.since - old.per
-	case old.era != c.bound.era:
-		return latest
+// A floor is what a change of a rule made the keys forget that are not in For:
+// what was admitted at or before at. The floors of a rule descend: a change that
+// made all forget more than an earlier one leaves nothing of that.
+type floor struct {
+	change int
+	at     int64
+}
+
+// follow makes c, at an instant, the next change of the rule that was: of what
+// that counted it remembers what lies within its Per. Unlimited counted nothing,
+// and what had been counted before that is not taken up again.
+func (c *clause) follow(was *clause, now int64) {
+	at := int64(latest)
+	if !was.bound.free {
+		at = now - was.bound.per
 	}
-	return c.floor
+	c.change = was.change + 1
+	c.floors = slices.Clone(was.floors)
+	for n := len(c.floors); n > 0 && c.floors[n-1].at <= at; n-- {
+		c.floors = c.floors[:n-1]
+	}
+	c.floors = append(c.floors, floor{c.change, at})
+}
+
+// floorOf is the instant at and before which an entry that was under old forgets:
+// the latest of all changes that it slept through. A key in For sleeps through
+// none: Replace settles it.
+func (c *clause) floorOf(old *bound) int64 {
+	if old.named {
+		return c.since - old.per
+	}
+	for _, f := range c.floors {
+		if f.change > old.clause.change {
+			return f.at
+		}
+	}
+	return open
 }

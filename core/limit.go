@@ -76,7 +76,6 @@ type bound struct {
 	named  bool  // for a value in For
 	free   bool  // Unlimited
 	holds  bool  // its meters are holders
-	era    int   // how often most keys of the rule were Unlimited before
 }
 
 // later is t + d, saturating: neither is negative.

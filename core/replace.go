@@ -50,15 +50,10 @@ func (l *Limiter) replace(rules []Rule, old *book) error {
 	}
 	now := l.now()
 	for _, c := range changed {
-		c.since, c.floor = now, open
+		c.since = now
 		if was := old.named[c.rule.Name]; was != nil && was.ledger == c.ledger {
-			c.floor = was.floor
-			if !was.bound.free {
-				c.floor = max(c.floor, now-was.bound.per)
-			}
+			c.follow(was, now)
 		}
-	}
-	for _, c := range changed {
 		c.ledger.sweep.next.Store(0)
 	}
 	l.book.Store(next)
@@ -103,10 +98,6 @@ func (l *Limiter) compile(r Rule, was *clause) *clause {
 	}
 	if was != nil && was.rule.kind() == r.kind() && was.rule.By == r.By {
 		c.ledger = was.ledger
-		c.bound.era = was.bound.era
-		if was.bound.free {
-			c.bound.era++
-		}
 		return c
 	}
 	shares := 1
