@@ -47,3 +47,17 @@ func each(b *testing.B, makers []peers.Maker, loop func(peers.Maker) loops.Loop)
 		measure(b, loop(m))
 	}
 }
+
+// The bare framework is the first of each.
+func BenchmarkAdmitService(b *testing.B)  { services(b, true) }
+func BenchmarkRefuseService(b *testing.B) { services(b, false) }
+
+func services(b *testing.B, admit bool) {
+	for _, s := range loops.Services(admit) {
+		b.Run(s.Name, func(b *testing.B) {
+			for _, l := range s.All() {
+				measure(b, l)
+			}
+		})
+	}
+}
