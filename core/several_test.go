@@ -130,7 +130,7 @@ func TestTheOrderOfRulesDecidesNothing(t *testing.T) {
 				random.Shuffle(len(rules), func(i, j int) { rules[i], rules[j] = rules[j], rules[i] })
 			}
 			var held [][len(orders)]core.Permit
-			for range 1500 {
+			for range 800 {
 				r := of("ip", string(rune('a'+random.IntN(4))))
 				r.On = []string{"orders", "others", "health"}[random.IntN(3)]
 				r.Cost = random.IntN(7) - 1
