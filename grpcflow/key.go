@@ -58,7 +58,7 @@ func Metadata(by, name string) Key {
 	if name == "" {
 		panic("grpcflow: Metadata needs the name of what it reads")
 	}
-	name = strings.ToLower(name)
+	name = strings.ToLower(name) // as grpc-go keeps names: other spellings cost a search
 	return Key{By: by, Of: func(ctx context.Context) string {
 		if v := metadata.ValueFromIncomingContext(ctx, name); len(v) > 0 {
 			return v[0]

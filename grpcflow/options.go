@@ -12,9 +12,9 @@ import (
 // one is answered. The zero value works. The functions are called at the same
 // time by many calls; one that panics does so before anything is taken.
 type Options struct {
-	// Keys is what a call is known by. nil means [Peer] alone; an empty slice
-	// means nothing. Rules whose By no key has count all calls under the empty
-	// key.
+	// Keys is what a call is known by, at most one for each By. nil means [Peer]
+	// alone, an empty slice nothing. A rule that counts by something else counts
+	// all calls under the empty key.
 	Keys []Key
 
 	// Resource names what is called, to be matched by a rule's On. nil means the
