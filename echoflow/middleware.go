@@ -87,8 +87,8 @@ func Middleware(l *core.Limiter, o Options) echo.MiddlewareFunc {
 		if err != nil && !errors.Is(err, core.ErrRefused) {
 			return echo.ErrServiceUnavailable.WithInternal(err)
 		}
-		answer.Announce(c.Response().Header(), permit)
 		if err != nil {
+			answer.Announce(c.Response().Header(), permit)
 			if o.Refuse != nil {
 				return o.Refuse(c, permit)
 			}
@@ -104,6 +104,7 @@ func Middleware(l *core.Limiter, o Options) echo.MiddlewareFunc {
 			}
 			permit.Release()
 		}()
+		answer.Announce(c.Response().Header(), permit)
 		err = next(c)
 		fail = failed(c, err)
 		return err

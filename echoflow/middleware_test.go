@@ -531,7 +531,7 @@ func TestStatusHeadersAndLegacyArePassedOn(t *testing.T) {
 func TestWrongOptionsPanicWhenTheMiddlewareIsMade(t *testing.T) {
 	l := limiter(t)
 	of := func(echo.Context) string { return "" }
-	for want, make := range map[string]func(){
+	for want, build := range map[string]func(){
 		"echoflow: the limiter is nil": func() { echoflow.Middleware(nil, echoflow.Options{}) },
 		"echoflow: Options.Keys[0] lacks its By or its Of": func() {
 			echoflow.Middleware(l, echoflow.Options{Keys: []echoflow.Key{{Of: of}}})
@@ -549,7 +549,7 @@ func TestWrongOptionsPanicWhenTheMiddlewareIsMade(t *testing.T) {
 					t.Fatalf("panicked with %v", got)
 				}
 			}()
-			make()
+			build()
 		})
 	}
 }

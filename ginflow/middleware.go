@@ -90,9 +90,7 @@ func Middleware(l *core.Limiter, o Options) gin.HandlerFunc {
 		if err != nil {
 			c.Abort()
 			c.Error(permit.Refusal())
-		}
-		answer.Announce(c.Writer.Header(), permit)
-		if err != nil {
+			answer.Announce(c.Writer.Header(), permit)
 			if o.Refuse != nil {
 				o.Refuse(c, permit)
 			} else {
@@ -108,6 +106,7 @@ func Middleware(l *core.Limiter, o Options) gin.HandlerFunc {
 			}
 			permit.Release()
 		}()
+		answer.Announce(c.Writer.Header(), permit)
 		c.Next()
 		returned = true
 	}

@@ -510,7 +510,7 @@ func TestStatusHeadersAndLegacyArePassedOn(t *testing.T) {
 func TestWrongOptionsPanicWhenTheMiddlewareIsMade(t *testing.T) {
 	l := limiter(t)
 	of := func(*gin.Context) string { return "" }
-	for want, make := range map[string]func(){
+	for want, build := range map[string]func(){
 		"ginflow: the limiter is nil": func() { ginflow.Middleware(nil, ginflow.Options{}) },
 		"ginflow: Options.Keys[0] lacks its By or its Of": func() {
 			ginflow.Middleware(l, ginflow.Options{Keys: []ginflow.Key{{Of: of}}})
@@ -528,7 +528,7 @@ func TestWrongOptionsPanicWhenTheMiddlewareIsMade(t *testing.T) {
 					t.Fatalf("panicked with %v", got)
 				}
 			}()
-			make()
+			build()
 		})
 	}
 }

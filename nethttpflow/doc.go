@@ -24,7 +24,8 @@
 //
 // Around one handler, the request's Pattern is the route. Around a
 // [http.ServeMux] it is not known yet: give the mux as Options.Mux, and it is
-// asked, which costs a second look-up of the route. A request that no route
+// asked, which costs a second look-up of the route and, where that has
+// wildcards, an allocation. A request that no route
 // matches has the one resource [Unmatched], and a method that HTTP does not know
 // counts as _OTHER: what clients invent makes no new resources.
 //
@@ -33,7 +34,9 @@
 // ResponseWriter is not wrapped: WebSockets, server-sent events and sendfile
 // work as without the middleware. So a status is not seen either; a handler that
 // answers 500 and returns has not failed here. Inside [http.TimeoutHandler], not
-// around it, the permit is held as long as the handler really runs.
+// around it, the permit is held as long as the handler really runs. A handler
+// that hijacks its connection, leaves it to another goroutine and returns has
+// given its permit back.
 //
 // # What a refused client gets
 //

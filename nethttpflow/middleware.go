@@ -93,8 +93,8 @@ func Middleware(l *core.Limiter, o Options) func(http.Handler) http.Handler {
 				w.WriteHeader(http.StatusServiceUnavailable)
 				return
 			}
-			answer.Announce(w.Header(), permit)
 			if err != nil {
+				answer.Announce(w.Header(), permit)
 				if o.Refuse != nil {
 					o.Refuse(w, r, permit)
 				} else {
@@ -110,6 +110,7 @@ func Middleware(l *core.Limiter, o Options) func(http.Handler) http.Handler {
 				}
 				permit.Release()
 			}()
+			answer.Announce(w.Header(), permit)
 			next.ServeHTTP(w, r)
 			returned = true
 		})

@@ -356,8 +356,8 @@ func TestWrongOptionsPanicWhenTheMiddlewareIsMade(t *testing.T) {
 	l := limiter(t)
 	of := func(*http.Request) string { return "" }
 	for _, c := range []struct {
-		want string
-		make func()
+		want  string
+		build func()
 	}{
 		{"nethttpflow: the limiter is nil", func() { nethttpflow.Middleware(nil, nethttpflow.Options{}) }},
 		{"nethttpflow: Options.Keys[1] lacks its By or its Of", func() {
@@ -380,7 +380,7 @@ func TestWrongOptionsPanicWhenTheMiddlewareIsMade(t *testing.T) {
 					t.Fatalf("panicked with %v", got)
 				}
 			}()
-			c.make()
+			c.build()
 		})
 	}
 }
