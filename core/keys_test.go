@@ -178,6 +178,30 @@ func TestAFloodDoesNotReachTheNamed(t *testing.T) {
 	}
 }
 
+// A key that had no place of its own is named in For. What it has used stays used,
+// and so it does when it is one of many again.
+func TestAKeyNamedLaterBringsWhatItUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		plain := user(core.Rate{N: 2, Per: time.Hour}, 1)
+		named := plain
+		named.For = map[string]core.Limit{"ann": core.Rate{N: 3, Per: time.Hour}}
+		ann := of("user", "ann")
+		l := limiterOf(t, plain)
+		passes(l, of("user", "first"), 1)
+		trace(t, l, ann, volley{0, 2, 3})
+		replace(t, l, named)
+		if n := passes(l, ann, 9); n > 1 {
+			t.Errorf("named: %d more passed; want 1 at most, beside 2 of 3 that were used", n)
+		}
+		replace(t, l, plain)
+		trace(t, l, ann, volley{0, 0, 9}, volley{time.Hour - 1, 0, 9})
+		replace(t, l, named)
+		trace(t, l, ann, volley{time.Hour, 3, 9})
+		replace(t, l, plain)
+		trace(t, l, ann, volley{time.Hour, 0, 9}, volley{2*time.Hour - 1, 0, 9}, volley{2 * time.Hour, 2, 9})
+	})
+}
+
 // One slot a key, ten keys, and other keys in between, many more than ten. The key
 // that holds its slot is not forgotten, so it gets no second one.
 func TestAKeyThatHoldsIsNotForgotten(t *testing.T) {
