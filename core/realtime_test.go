@@ -228,7 +228,7 @@ func TestRateHoldsInRealTime(t *testing.T) {
 		{n: 20, per: 100 * time.Millisecond, cost: 1},
 		{n: 20, per: 100 * time.Millisecond, cost: 7},
 		{n: 1, per: time.Millisecond, cost: 1},
-		{n: 1000, per: 50 * time.Millisecond, cost: 1},
+		{n: 500, per: 50 * time.Millisecond, cost: 1},
 		{n: 10_000, per: 50 * time.Millisecond, cost: 200},
 	} {
 		rate := core.Rate{N: s.n, Per: s.per}
