@@ -169,6 +169,17 @@ func (l *load) passes() []call {
 	return l.admitted[:len(l.admitted):len(l.admitted)]
 }
 
+// passedBy is how many of the calls admitted so far ended before t.
+func (l *load) passedBy(t int64) int {
+	n := 0
+	for _, c := range l.passes() {
+		if c.end < t {
+			n++
+		}
+	}
+	return n
+}
+
 // blocked is how many calls were refused so far.
 func (l *load) blocked() int64 {
 	n := int64(0)
@@ -186,4 +197,34 @@ func (l *load) refused() []call {
 		all = append(all, l.callers[i].refused...)
 	}
 	return all
+}
+
+// evidence is what the load has seen, under the limits of c. The callers must
+// have stopped.
+func (l *load) evidence(c config) evidence {
+	e := evidence{
+		limit:    c.limit,
+		inFlight: c.inFlight,
+		stop:     l.until.Load(),
+		admitted: l.passes(),
+		refused:  l.refused(),
+		peak:     int(l.peak.Load()),
+	}
+	e.start = start(e.admitted)
+	if c.limit > 4096 {
+		e.late = (second + 4094) / 4095 // above 4096 a unit may come back one slice late
+	}
+	return e
+}
+
+// start is when the first of the calls began.
+func start(calls []call) int64 {
+	if len(calls) == 0 {
+		return 0
+	}
+	first := calls[0].begin
+	for _, c := range calls {
+		first = min(first, c.begin)
+	}
+	return first
 }
