@@ -22,7 +22,7 @@ type Loop struct {
 
 // Check runs n times, and says what is wrong with the answers. Any answer but
 // the expected one is wrong.
-func (l Loop) Check(n int) error { return l.judge(n, l.Run(n)) }
+func (l Loop) Check(n int) error { return l.Judge(n, l.Run(n)) }
 
 // Parallel is Check by some goroutines that share n.
 func (l Loop) Parallel(goroutines, n int) error {
@@ -41,10 +41,11 @@ func (l Loop) Parallel(goroutines, n int) error {
 	for _, a := range admitted {
 		sum += a
 	}
-	return l.judge(n, sum)
+	return l.Judge(n, sum)
 }
 
-func (l Loop) judge(n, admitted int) error {
+// Judge says what is wrong with admitted of n.
+func (l Loop) Judge(n, admitted int) error {
 	want := 0
 	if l.Admits {
 		want = n
