@@ -75,6 +75,7 @@ func judge(e evidence) verdict {
 	}
 
 	refused := slices.SortedFunc(slices.Values(e.refused), func(a, b call) int { return cmp.Compare(a.end, b.end) })
+	few := 0
 	for from := e.start; from+second <= e.stop; from += second {
 		to := from + second
 		passes := h.endedIn(from, to)
@@ -97,12 +98,17 @@ func judge(e evidence) verdict {
 			continue
 		}
 		if passes+tolerance < e.limit {
-			v.broken = append(v.broken, fmt.Sprintf("second %d passed %d, with a tolerance of %d; the limit is %d", len(v.passes), passes, tolerance, e.limit))
+			if few++; few == 1 {
+				first = fmt.Sprintf("second %d passed %d with a tolerance of %d", len(v.passes), passes, tolerance)
+			}
 		}
 		if v.judged++; v.judged == 1 || passes < v.lowest {
 			v.lowest = passes
 		}
 		v.tolerance = max(v.tolerance, tolerance)
+	}
+	if few > 0 {
+		v.broken = append(v.broken, fmt.Sprintf("%d of %d full seconds passed less than the limit of %d, the first: %s", few, v.judged, e.limit, first))
 	}
 	v.late = lateness(e)
 	return v
