@@ -36,32 +36,31 @@ type verdict struct {
 }
 
 // judge calls broken only what no order of the decisions can explain, each of
-// them lying anywhere in its call.
-//
-// From above: limit+1 admitted calls began and ended within less than a second.
-//
-// From below, each refusal: it is right only if at some instant in the refused
-// call the second before that instant was full. So at least limit admitted calls
-// touch the stretch from a second before the call's begin to its end.
-//
-// From below, each full second: of the limit admissions that touch the stretch of
-// a refusal in it, all ended in the full second too, but for those that ended
-// before it, and those that ended after it. Callers that come late, each time a
-// unit is free, move the passes on until they straddle the ends of full seconds,
-// and then there are such. That is the tolerance: what the refusal that leaves
-// the least still leaves. A full second without any refusal had no demand above
-// the limit, and says nothing.
+// them lying anywhere in its call. From above that is limit+1 admitted calls
+// which began and ended within less than a second.
 func judge(e evidence) verdict {
 	h := newHistory(e.admitted)
-	v := verdict{most: h.mostWithin(second)}
-
+	v := verdict{most: h.mostWithin(second), late: lateness(e)}
 	if v.most > e.limit {
-		v.broken = append(v.broken, fmt.Sprintf("%d admitted calls began and ended within less than a second; the limit is %d", v.most, e.limit))
+		v.breaks("%d admitted calls began and ended within less than a second; the limit is %d", v.most, e.limit)
 	}
 	if e.inFlight > 0 && e.peak > e.inFlight {
-		v.broken = append(v.broken, fmt.Sprintf("%d calls were in flight at once; the limit is %d", e.peak, e.inFlight))
+		v.breaks("%d calls were in flight at once; the limit is %d", e.peak, e.inFlight)
 	}
+	v.judgeRefusals(e, h)
+	v.judgeSeconds(e, h)
+	return v
+}
 
+func (v *verdict) breaks(format string, args ...any) {
+	v.broken = append(v.broken, fmt.Sprintf(format, args...))
+}
+
+// judgeRefusals judges from below. A refusal is right only if at some instant in
+// the refused call the second before that instant was full. So at least limit
+// admitted calls touch the stretch from a second before the call's begin to its
+// end.
+func (v *verdict) judgeRefusals(e evidence, h history) {
 	wrong, first := 0, ""
 	for _, r := range e.refused {
 		if n := h.touching(r.begin-second-e.late, r.end); n < e.limit {
@@ -71,11 +70,20 @@ func judge(e evidence) verdict {
 		}
 	}
 	if wrong > 0 {
-		v.broken = append(v.broken, fmt.Sprintf("%d of %d refused calls were refused though there was room, the first %s", wrong, len(e.refused), first))
+		v.breaks("%d of %d refused calls were refused though there was room, the first %s", wrong, len(e.refused), first)
 	}
+}
 
+// judgeSeconds judges from below too. Of the limit admissions that touch the
+// stretch of a refusal in a full second, all ended in that second, but for those
+// that ended before it, and those that ended after it. Callers that come late,
+// each time a unit is free, move the passes on until they straddle the ends of
+// full seconds, and then there are such. That is the tolerance: what the refusal
+// that leaves the least still leaves. A full second without any refusal had no
+// demand above the limit, and says nothing.
+func (v *verdict) judgeSeconds(e evidence, h history) {
 	refused := slices.SortedFunc(slices.Values(e.refused), func(a, b call) int { return cmp.Compare(a.end, b.end) })
-	few := 0
+	few, first := 0, ""
 	for from := e.start; from+second <= e.stop; from += second {
 		to := from + second
 		passes := h.endedIn(from, to)
@@ -108,10 +116,8 @@ func judge(e evidence) verdict {
 		v.tolerance = max(v.tolerance, tolerance)
 	}
 	if few > 0 {
-		v.broken = append(v.broken, fmt.Sprintf("%d of %d full seconds passed less than the limit of %d, the first: %s", few, v.judged, e.limit, first))
+		v.breaks("%d of %d full seconds passed less than the limit of %d, the first: %s", few, v.judged, e.limit, first)
 	}
-	v.late = lateness(e)
-	return v
 }
 
 // lateness is the longest stretch from the instant when a unit was back for
