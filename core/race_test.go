@@ -4,4 +4,4 @@ package core_test
 
 // slower is about how many times slower a test is under the race detector. Long
 // runs are shorter there by as much.
-const slower = 10
+const slower = 20
