@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"runtime"
 	"sync"
 	"testing"
@@ -61,10 +62,10 @@ func bars() []bar {
 		add(c.name, clocks, c.limit, func() float64 { return ratio(c.loop(), loops.Clock()) })
 	}
 	xtime := peers.Maker{Name: "golang.org/x/time/rate", New: peers.XTime}
-	add("refuse, in multiples of x/time/rate", times, 1, func() float64 {
+	add("refuse, of x/time/rate's refusal", times, 1, func() float64 {
 		return ratio(loops.RefuseUnkeyed(), loops.RefuseRate(xtime))
 	})
-	add("admit, in multiples of x/time/rate", times, 1.1, func() float64 {
+	add("admit, of x/time/rate's admit", times, 1.1, func() float64 {
 		return ratio(loops.AdmitUnkeyed(), loops.AdmitRate(xtime))
 	})
 	boths := peers.Boths() // exactflow, sentinel-golang
@@ -80,22 +81,22 @@ func bars() []bar {
 
 	add("bytes a key at a million 16-byte keys", "%.0f bytes", 160, bytesPerKey)
 	for _, admits := range []bool{false, true} {
-		add(verb(admits)+" among a million keys, one made hot, in multiples of a map look-up and the clock there and one among ten keys",
+		add(verb(admits)+" among a million keys, of a map look-up + clock + one among ten keys",
 			times, 1, func() float64 {
 				keys := keys(million)
 				return ratio(among(admits, keys), loops.Map("map and clock", keys), among(admits, keys[:10]))
 			})
 	}
 	for _, admits := range []bool{false, true} {
-		add(verb(admits)+" with 10 000 rules for other resources, in multiples of with ten", times, 1.1, func() float64 {
+		add(verb(admits)+" with 10 000 rules for other resources, of with ten", times, 1.1, func() float64 {
 			return ratio(beside(admits, 10_000), beside(admits, 10))
 		})
 	}
-	least("refusals per second with 10 000 goroutines, in multiples of with two", times, 0.9, crowd)
+	least("refusals per second with 10 000 goroutines, of with two", times, 0.9, crowd)
 	manyFew := sync.OnceValues(manyAndFew)
-	add("refuse at N = 1 000 000 per second, in multiples of N = 1000", times, 1.15, func() float64 { r, _ := manyFew(); return r })
-	add("admit at N = 1 000 000 per second, in multiples of N = 1000", times, 1.15, func() float64 { _, a := manyFew(); return a })
-	add("longest decision in a run to MaxKeys, less the longest pause of an idle goroutine", "%.2f ms", 10, longest)
+	add("refuse at N = 1 000 000 per second, of N = 1000", times, 1.15, func() float64 { r, _ := manyFew(); return r })
+	add("admit at N = 1 000 000 per second, of N = 1000", times, 1.15, func() float64 { _, a := manyFew(); return a })
+	add("longest decision in a run to MaxKeys, less an idle goroutine's pause", "%.2f ms", 10, longest)
 	return all
 }
 
@@ -186,10 +187,10 @@ func beside(admits bool, n int) loops.Loop {
 // crowd is how many refusals per second 10 000 goroutines get, in multiples of
 // what two get.
 func crowd() float64 {
-	const each, refusals = 7, 10_000_000
+	const refusals = 5_000_000
 	l := loops.RefuseKeyed()
 	var ratios []float64
-	for range each {
+	for range 11 {
 		two, many := together(l, 2, refusals), together(l, 10_000, refusals)
 		ratios = append(ratios, two.Seconds()/many.Seconds())
 	}
@@ -219,7 +220,7 @@ func together(l loops.Loop, goroutines, n int) time.Duration {
 // 1 000 000; then fills that too, and has both refuse. Each round waits until both
 // windows are empty; the first one, in which they grow, does not count.
 func manyAndFew() (refuse, admit float64) {
-	const few, many, times, rounds = 1000, 1_000_000, 100, 9
+	const few, many, times, rounds = 1000, 1_000_000, 100, 5
 	at := func(n int) (l *core.Limiter, admits, refuses func(ip string) loops.Loop) {
 		l = loops.New(loops.One("ip", core.Rate{N: n, Per: time.Second}))
 		return l,
@@ -229,28 +230,26 @@ func manyAndFew() (refuse, admit float64) {
 	_, fewAdmit, fewRefuse := at(few)
 	manyL, manyAdmit, manyRefuse := at(many)
 	var refusals, admissions []float64
-	for round := range rounds + 1 {
-		var took [4]time.Duration
-		for _, ip := range keys(times) {
-			// In turn which is first, so that neither finds the cache warmer.
-			if round%2 == 0 {
-				took[0] += timed(fewAdmit(ip), few)
-				took[1] += timed(manyAdmit(ip), few)
-			} else {
-				took[1] += timed(manyAdmit(ip), few)
-				took[0] += timed(fewAdmit(ip), few)
+	for round := range rounds {
+		for i, ip := range keys(times) {
+			a, b := fewAdmit(ip), manyAdmit(ip)
+			if i%2 == 1 { // in turn which is first
+				a, b = b, a
+			}
+			first, second := timed(a, few), timed(b, few)
+			if i%2 == 1 {
+				first, second = second, first
 			}
 			p, ok := manyL.Try(core.Request{On: loops.On, Keys: []core.Key{{By: "ip", Value: ip}}, Cost: many - few})
 			if !ok {
 				panic("bars: the rest was refused")
 			}
 			p.Release()
-			took[2] += timed(fewRefuse(ip), few)
-			took[3] += timed(manyRefuse(ip), few)
-		}
-		if round > 0 {
-			admissions = append(admissions, took[1].Seconds()/took[0].Seconds())
-			refusals = append(refusals, took[3].Seconds()/took[2].Seconds())
+			few, many := timed(fewRefuse(ip), few), timed(manyRefuse(ip), few)
+			if round > 0 {
+				admissions = append(admissions, second.Seconds()/first.Seconds())
+				refusals = append(refusals, many.Seconds()/few.Seconds())
+			}
 		}
 		time.Sleep(1100 * time.Millisecond)
 	}
@@ -259,29 +258,16 @@ func manyAndFew() (refuse, admit float64) {
 
 // longest is the longest decision, in milliseconds, while new keys come until
 // there are as many as MaxKeys is by default, and some more, less the longest
-// pause that a goroutine saw which did nothing but sleep. The median of three
-// runs.
+// pause that a goroutine saw which did nothing but sleep. Of five runs it is the
+// one in which that pause was shortest: there the machine hides least.
 func longest() float64 {
 	keys := keys(1<<20 + 1<<16)
-	var all []float64
-	for range 3 {
+	least, above := time.Duration(math.MaxInt64), time.Duration(0)
+	for range 5 {
 		l := loops.New(loops.One("ip", loops.Once))
 		runtime.GC()
 		stop, paused := make(chan struct{}), make(chan time.Duration)
-		go func() {
-			longest := time.Duration(0)
-			for {
-				select {
-				case <-stop:
-					paused <- longest
-					return
-				default:
-				}
-				begin := time.Now()
-				time.Sleep(100 * time.Microsecond)
-				longest = max(longest, time.Since(begin)-100*time.Microsecond)
-			}
-		}()
+		go idle(stop, paused)
 		longest := time.Duration(0)
 		for _, k := range keys {
 			begin := time.Now()
@@ -290,10 +276,29 @@ func longest() float64 {
 			p.Release()
 		}
 		close(stop)
-		all = append(all, float64(longest-<-paused)/1e6)
+		if pause := <-paused; pause < least {
+			least, above = pause, longest-pause
+		}
 		if s := l.Stats()[0]; s.Keys < 1<<20 || s.Overflowed == 0 {
 			panic(fmt.Sprintf("bars: only %d keys, %d overflowed", s.Keys, s.Overflowed))
 		}
 	}
-	return max(0, median(all))
+	return max(0, above.Seconds()*1000)
+}
+
+// idle sleeps again and again, and tells by how much it overslept at most.
+func idle(stop <-chan struct{}, paused chan<- time.Duration) {
+	const nap = 100 * time.Microsecond
+	longest := time.Duration(0)
+	for {
+		select {
+		case <-stop:
+			paused <- longest
+			return
+		default:
+		}
+		begin := time.Now()
+		time.Sleep(nap)
+		longest = max(longest, time.Since(begin)-nap)
+	}
 }

@@ -4,9 +4,10 @@
 //	go run ./bars [-run regexp]
 //
 // A clock is one serial time.Since on a field. What is compared is timed in turn,
-// in short slices, A B, B A, A B, …, and the median of the slices' ratios counts:
-// so neither another process that runs for a while nor a processor that changes
-// its speed favours one of them. The exit status is 1 if a bar is missed.
+// in many slices, A B, B A, A B, …, each shorter than what an operating system
+// gives to another process, and the median of the slices' ratios counts: so a busy
+// machine and a processor that changes its speed spoil some slices, not the
+// median. The exit status is 1 if a bar is missed.
 package main
 
 import (
@@ -67,8 +68,8 @@ func main() {
 }
 
 const (
-	rounds = 61
-	slice  = 2 * time.Millisecond
+	rounds = 601
+	slice  = 250 * time.Microsecond
 )
 
 // interleave times the loops in turn, and returns for each its nanoseconds per
@@ -76,15 +77,12 @@ const (
 func interleave(all ...loops.Loop) [][]float64 {
 	calls := make([]int, len(all))
 	for i, l := range all {
-		n := 1000
-		for {
-			took := timed(l, n)
-			if took >= slice/2 {
-				calls[i] = max(1, int(float64(n)*float64(slice)/float64(took)))
-				break
-			}
-			n *= 2
+		timed(l, 1000)
+		per := make([]float64, 25)
+		for j := range per {
+			per[j] = float64(timed(l, 100)) / 100
 		}
+		calls[i] = 1 + int(float64(slice)/median(per))
 	}
 	ns := make([][]float64, len(all))
 	for round := range rounds {
