@@ -48,13 +48,23 @@ type clause struct {
 	since   int64            // the instant at which Replace made the clause
 	change  int              // how many changes of the rule came before
 	floors  []floor          // what they made most keys forget
+	naming  *naming          // of the values that it adds to For
 }
 
 // A plan is the clauses that apply to one resource: those that enforce first.
 type plan struct {
 	on      string
 	hash    uint64
-	clauses []*clause
+	clauses []planned
+}
+
+// A planned is a clause, and at hand what each decision asks of it.
+type planned struct {
+	*clause
+	bound  *bound
+	solo   *entry  // of a rule without By
+	by     string  // a single By
+	shards []shard // one a stripe, of a rule with a By
 }
 
 // probes is how many places of the memo a resource may stand in.
@@ -63,8 +73,8 @@ const probes = 4
 // plan finds the clauses for a resource: in the memo or, the first time, by
 // looking through the rules. The memo is bounded: where all places are taken one
 // is given up, which costs its resource another look.
-func (b *book) plan(seed maphash.Seed, on string) *plan {
-	h := maphash.String(seed, on)
+func (b *book) plan(l *Limiter, on string) *plan {
+	h := maphash.String(l.seed, on)
 	for i := range uint64(probes) {
 		p := b.memo[(h+i)%uint64(len(b.memo))].Load()
 		if p == nil {
@@ -74,10 +84,10 @@ func (b *book) plan(seed maphash.Seed, on string) *plan {
 			return p
 		}
 	}
-	return b.learn(h, on)
+	return b.learn(h, on, len(l.stripes))
 }
 
-func (b *book) learn(h uint64, on string) *plan {
+func (b *book) learn(h uint64, on string, stripes int) *plan {
 	p := &plan{on: strings.Clone(on), hash: h}
 	apply := slices.Clone(b.exact[on])
 	for _, i := range b.broad {
@@ -89,7 +99,7 @@ func (b *book) learn(h uint64, on string) *plan {
 	for _, shadow := range []bool{false, true} {
 		for _, i := range apply {
 			if c := b.clauses[i]; c.rule.Shadow == shadow {
-				p.clauses = append(p.clauses, c)
+				p.clauses = append(p.clauses, planned{c, c.bound, c.ledger.solo, c.single(), c.ledger.open(stripes)})
 			}
 		}
 	}
@@ -148,10 +158,12 @@ func keep(text string) value {
 	return value{string(sum[:]), 1}
 }
 
-// part is the request's value for the i-th part of By.
-func (c *clause) part(i int, r *Request) value {
-	by := c.ledger.parts[i]
-	if by == "resource" {
+// resource is the By that stands for the resource itself.
+const resource = "resource"
+
+// part is the request's value for one part of By.
+func (r *Request) part(by string) value {
+	if by == resource {
 		return keep(r.On)
 	}
 	for k := range r.Keys {
@@ -160,6 +172,14 @@ func (c *clause) part(i int, r *Request) value {
 		}
 	}
 	return value{}
+}
+
+// single is the rule's By, if that has one part.
+func (c *clause) single() string {
+	if len(c.ledger.parts) == 1 {
+		return c.ledger.parts[0]
+	}
+	return ""
 }
 
 // hash is that of a single value. Its lowest bit tells the long.
@@ -172,37 +192,33 @@ func (l *Limiter) stripe(hash uint64) uint32 {
 	return uint32(hash>>1) & uint32(len(l.stripes)-1)
 }
 
-// single is the request's value for a single By. Of several parts the values are
-// looked up where they are needed, one by one.
-func (c *clause) single(r *Request) value {
-	if len(c.ledger.parts) == 1 {
-		return c.part(0, r)
-	}
-	return value{}
-}
-
-// place hashes the key of a request: v, or several parts. It also tells whether
-// the request lacks one. Needs a rule with a By.
-func (l *Limiter) place(c *clause, v value, r *Request) (hash uint64, empty bool) {
-	if len(c.ledger.parts) == 1 {
-		return l.hash(v), v.text == ""
-	}
-	for i := range c.ledger.parts {
-		v := c.part(i, r)
+// hashAll hashes the values of several parts. It also tells whether one lacks.
+func (l *Limiter) hashAll(parts []string, r *Request) (hash uint64, empty bool) {
+	for _, by := range parts {
+		v := r.part(by)
 		hash = (hash<<7 | hash>>57) ^ l.hash(v)
 		hash *= 0x9e3779b97f4a7c15 // odd: no information is lost
 		empty = empty || v.text == ""
 	}
-	return hash &^ 1, empty
+	return hash, empty
 }
 
-// same reports that key, as kept, is the request's: v, or several parts.
-func (c *clause) same(key string, v value, r *Request) bool {
-	if len(c.ledger.parts) == 1 {
-		return key == v.text
+// join is the key to keep of several parts. The values stand one behind the
+// other, each behind its length, so that "a:b","c" and "a","b:c" stay apart.
+func join(parts []string, r *Request) string {
+	var key []byte
+	for _, by := range parts {
+		v := r.part(by)
+		key = binary.AppendUvarint(key, uint64(len(v.text))<<1|v.long)
+		key = append(key, v.text...)
 	}
-	for i := range c.ledger.parts {
-		v := c.part(i, r)
+	return string(key)
+}
+
+// joined reports that key is the request's, as join keeps it.
+func joined(key string, parts []string, r *Request) bool {
+	for _, by := range parts {
+		v := r.part(by)
 		n, used := uvarint(key)
 		if n != uint64(len(v.text))<<1|v.long || key[used:used+len(v.text)] != v.text {
 			return false
@@ -210,22 +226,6 @@ func (c *clause) same(key string, v value, r *Request) bool {
 		key = key[used+len(v.text):]
 	}
 	return true
-}
-
-// kept is the key to keep in an entry. The values of several parts stand one
-// behind the other, each behind its length, so that "a:b","c" and "a","b:c" stay
-// apart.
-func (c *clause) kept(r *Request) string {
-	if len(c.ledger.parts) == 1 {
-		return strings.Clone(c.single(r).text)
-	}
-	var key []byte
-	for i := range c.ledger.parts {
-		v := c.part(i, r)
-		key = binary.AppendUvarint(key, uint64(len(v.text))<<1|v.long)
-		key = append(key, v.text...)
-	}
-	return string(key)
 }
 
 // uvarint is binary.Uvarint of a string that holds one, of at most two bytes.
@@ -254,13 +254,13 @@ type floor struct {
 	at     int64
 }
 
-// follow makes c, at an instant, the next change of the rule that was: of what
+// follow makes c, at its instant, the next change of the rule that was: of what
 // that counted it remembers what lies within its Per. Unlimited counted nothing,
 // and what had been counted before that is not taken up again.
-func (c *clause) follow(was *clause, now int64) {
+func (c *clause) follow(was *clause) {
 	at := int64(latest)
 	if !was.bound.free {
-		at = now - was.bound.per
+		at = c.since - was.bound.per
 	}
 	c.change = was.change + 1
 	c.floors = slices.Clone(was.floors)
@@ -274,7 +274,7 @@ func (c *clause) follow(was *clause, now int64) {
 // the latest of all changes that it slept through. A key in For sleeps through
 // none: Replace settles it.
 func (c *clause) floorOf(old *bound) int64 {
-	if old.named {
+	if old.named != nil {
 		return c.since - old.per
 	}
 	for _, f := range c.floors {

@@ -1,5 +1,7 @@
 package core
 
+import "strings"
+
 // The decision. What it keeps, each with a test of its name:
 //
 //  1. One instant. One clock reading per decision, after the last lock, before
@@ -23,16 +25,13 @@ package core
 
 // A step is one clause of a decision.
 type step struct {
+	sight
 	clause   *clause
-	bound    *bound
 	shard    *shard
-	entry    *entry // nil: the key has none
 	overflow *entry // counts too, or alone
-	hash     uint64
 	stripe   uint32
 	way      way
 	seat     bool // the key is about to become live
-	empty    bool // the request lacks a key
 }
 
 // A way is how a step is counted.
@@ -49,126 +48,201 @@ const (
 // few is how many rules may apply to a request before a decision allocates.
 const few = 4
 
-// decide is Try. It starts over when Replace came in between.
-func (l *Limiter) decide(r *Request) (Permit, bool) {
-	for {
-		if p, ok, done := l.attempt(r); done {
-			return p, ok
+// decide is Try: it fills in p. It starts over when Replace came in between.
+//
+// Here and below, what is decided is filled in where it will stay: to return
+// structs of this size costs more than the locks.
+func (l *Limiter) decide(r *Request, p *Permit) (ok bool) {
+	for done := false; !done; {
+		b := l.rules()
+		clauses := b.plan(l, r.On).clauses
+		var seen [few]sight
+		if (r.Cost == 0 || r.Cost == 1) && l.glance(b, clauses, &seen, r, p) {
+			return false
+		}
+		ok, done = l.commit(b, clauses, &seen, r, p)
+	}
+	return ok
+}
+
+// A sight is what can be seen of a clause without a lock.
+type sight struct {
+	bound *bound
+	entry *entry // nil: the key has none
+	hash  uint64
+	empty bool // the request lacks a key
+}
+
+// see finds the bound and the entry for a request.
+func (s *sight) see(l *Limiter, c *planned, r *Request) {
+	s.bound = c.bound
+	switch {
+	case c.solo != nil:
+		s.entry = c.solo
+	case c.by != "":
+		v := r.part(c.by)
+		s.hash, s.empty = l.hash(v), v.text == ""
+		if c.special != nil {
+			s.bound = c.boundOf(v)
+		}
+		s.entry = c.shards[l.stripe(s.hash)].find(s.hash, v.text)
+	default:
+		s.hash, s.empty = l.hashAll(c.ledger.parts, r)
+		s.entry = c.shards[l.stripe(s.hash)].findAll(s.hash, c.ledger.parts, r)
+	}
+}
+
+// find finds the entry under the lock: that may have come or gone since.
+func (s *step) find(r *Request) {
+	if s.entry != nil && s.entry.bound.Load() != nil {
+		return
+	}
+	if by := s.clause.single(); by != "" {
+		s.entry = s.shard.find(s.hash, r.part(by).text)
+	} else {
+		s.entry = s.shard.findAll(s.hash, s.clause.ledger.parts, r)
+	}
+}
+
+// key is the key to keep in an entry.
+func (s *step) key(r *Request) string {
+	if by := s.clause.single(); by != "" {
+		return strings.Clone(r.part(by).text)
+	}
+	return join(s.clause.ledger.parts, r)
+}
+
+// glance refuses without a lock, if the hints for 1 unit are all known, and one
+// of them is closed still when the clock is read after all. What it has seen
+// spares commit another look.
+func (l *Limiter) glance(b *book, clauses []planned, seen *[few]sight, r *Request, p *Permit) (refused bool) {
+	no := verdict{at: open}
+	sure, empty := true, false
+	var more sight
+	for i := range clauses {
+		c := &clauses[i]
+		s := &more
+		if i < few {
+			s = &seen[i]
+		} else {
+			more = sight{}
+		}
+		s.see(l, c, r)
+		if s.bound.free || c.rule.Shadow || !sure {
+			continue
+		}
+		empty = empty || s.empty
+		var t int64
+		switch {
+		case s.bound.n == 0:
+			t = never
+		case s.entry != nil:
+			t, sure = s.entry.told(s.bound)
+		default:
+			t, sure = open, s.bound.named != nil || !c.crowded()
+		}
+		if t > open {
+			no.hear(s.bound, t)
+		}
+	}
+	if !sure || no.at == open {
+		return false
+	}
+	now := l.now()
+	if no.at <= now || l.book.Load() != b {
+		return false
+	}
+	if empty {
+		l.lacking(clauses, r, now)
+	}
+	no.refuse(now, p)
+	return true
+}
+
+// lacking counts the rules whose key a refused request lacks.
+func (l *Limiter) lacking(clauses []planned, r *Request, now int64) {
+	for i := range clauses {
+		c := &clauses[i]
+		var s sight
+		if s.see(l, c, r); s.empty && !s.bound.free {
+			c.ledger.count(now).empty.Add(1)
 		}
 	}
 }
 
-// attempt decides by the present book, or is not done because that changed.
-func (l *Limiter) attempt(r *Request) (p Permit, ok, done bool) {
+// commit decides under the locks of all steps. It is not done if the book has
+// changed, or if the last place for a key was taken meanwhile.
+func (l *Limiter) commit(b *book, clauses []planned, seen *[few]sight, r *Request, p *Permit) (ok, done bool) {
 	n := r.Cost
 	if n == 0 {
 		n = 1
 	}
-	b := l.rules()
-	clauses := b.plan(l.seed, r.On).clauses
-
 	var room [few]step
 	steps := room[:0]
 	if len(clauses) > few {
 		steps = make([]step, 0, len(clauses))
 	}
-	no := verdict{at: open}
-	enforced, sure := false, n == 1
-	for _, c := range clauses {
+	enforced := false
+	for i := range clauses {
+		c := &clauses[i]
 		s := &steps[:len(steps)+1][len(steps)]
-		if !l.find(s, c, r) {
+		if i < few {
+			s.bound, s.entry, s.hash, s.empty = seen[i].bound, seen[i].entry, seen[i].hash, seen[i].empty
+		}
+		if s.bound == nil || i >= few {
+			s.sight = sight{}
+			s.see(l, c, r)
+		}
+		if s.bound.free {
 			continue
 		}
 		steps = steps[:len(steps)+1]
-		if c.rule.Shadow {
-			continue
-		}
-		enforced = true
-		if sure {
-			var t int64
-			if t, sure = s.hint(); t > open {
-				no.hear(s.bound, t)
-			}
-		}
-	}
-	if sure && no.at > open {
-		if now := l.now(); no.at > now && l.book.Load() == b {
-			note(steps, now)
-			return l.refuse(&no, now), false, true
-		}
+		s.prepare(l, c)
+		enforced = enforced || !c.rule.Shadow
 	}
 	if n < 0 && !enforced {
-		return Permit{why: ReasonNever}, false, true // no rule to name
+		*p = Permit{why: ReasonNever} // no rule to name
+		return false, true
 	}
 	if len(steps) == 0 {
-		return Permit{}, true, true
+		*p = Permit{}
+		return true, true
 	}
-	return l.commit(b, r, n, steps)
-}
 
-// find fills a step without a lock. It reports false where the key is exempt.
-func (l *Limiter) find(s *step, c *clause, r *Request) bool {
-	g := c.ledger
-	s.clause, s.bound = c, c.bound
-	if g.solo != nil {
-		s.entry, s.shard, s.stripe = g.solo, &g.only, g.home
-		return !s.bound.free
-	}
-	v := c.single(r)
-	s.hash, s.empty = l.place(c, v, r)
-	if c.special != nil {
-		s.bound = c.boundOf(v)
-	}
-	if s.bound.free {
-		return false
-	}
-	s.stripe = l.stripe(s.hash)
-	s.shard = g.shard(s.stripe, len(l.stripes))
-	if s.entry = s.shard.find(c, s.hash, v, r); s.entry == nil && !s.bound.named && !s.bound.holds && s.crowded() {
-		l.sweep(c)
-	}
-	return true
-}
-
-// hint is what can be known without the lock: when 1 unit could pass at the
-// earliest. It is not sure where only the lock knows.
-func (s *step) hint() (t int64, sure bool) {
-	switch {
-	case s.bound.n == 0:
-		return never, true
-	case s.entry != nil:
-		return s.entry.told(s.bound)
-	}
-	return open, s.bound.named || !s.crowded()
-}
-
-// commit decides under the locks of all steps.
-func (l *Limiter) commit(b *book, r *Request, n int, steps []step) (p Permit, ok, done bool) {
-	var room [few]uint32
-	locks := ascending(room[:0], steps)
+	var few [few]uint32
+	locks := ascending(few[:0], steps)
 	for _, i := range locks {
 		l.stripes[i].Lock()
 	}
 	now := l.now() // the one reading
 	if l.book.Load() == b {
-		p, ok, done = l.locked(r, n, steps, now)
+		ok, done = locked(r, n, steps, now, p)
 	}
 	for _, i := range locks {
 		l.stripes[i].Unlock()
 	}
-	if !done {
-		return
-	}
 	if ok {
 		p.grant, p.turn = l.hold(steps, n)
 	}
-	note(steps, now)
-	for i := range steps {
-		if s := &steps[i]; s.way == pass && ok {
-			s.clause.ledger.count(now).shadowed.Add(1)
-		}
+	if done {
+		note(steps, ok, now)
 	}
-	return
+	return ok, done
+}
+
+// prepare finds where a clause is counted, as far as that is known without a
+// lock. A newcomer for whom there is no place may get that of an idle key.
+func (s *step) prepare(l *Limiter, c *planned) {
+	s.clause = c.clause
+	if c.solo != nil {
+		s.shard, s.stripe = &c.ledger.only, c.ledger.home
+		return
+	}
+	s.stripe = l.stripe(s.hash)
+	s.shard = &c.shards[s.stripe]
+	if s.entry == nil && s.bound.named == nil && !s.bound.holds && c.crowded() {
+		l.sweep(c.clause)
+	}
 }
 
 // ascending appends the stripes of the steps, each once.
@@ -188,8 +262,8 @@ next:
 }
 
 // locked is the decision itself. Needs all locks, and that the book is still the
-// same. It is not done if the last place for a key was taken meanwhile.
-func (l *Limiter) locked(r *Request, n int, steps []step, now int64) (p Permit, ok, done bool) {
+// same.
+func locked(r *Request, n int, steps []step, now int64, p *Permit) (ok, done bool) {
 	no := verdict{at: open}
 	seats := false
 	for i := range steps {
@@ -213,11 +287,13 @@ func (l *Limiter) locked(r *Request, n int, steps []step, now int64) (p Permit, 
 				no.left, no.full = left, s.way == full
 			}
 		}
-		return l.refuse(&no, now), false, true
+		no.refuse(now, p)
+		return false, true
 	}
 	if seats && !reserve(steps) {
-		return p, false, false
+		return false, false
 	}
+	*p = Permit{}
 	for i := range steps {
 		s := &steps[i]
 		if s.way == pass {
@@ -233,38 +309,36 @@ func (l *Limiter) locked(r *Request, n int, steps []step, now int64) (p Permit, 
 	if p.wait > 0 {
 		p.wait -= now
 	}
-	return p, true, true
+	return true, true
 }
 
 // opens looks, under the lock, how the step is counted, and from when n more
 // could pass. No meter changes, except that the entry comes under the present
 // bound and forgets what has left its window.
 func (s *step) opens(r *Request, now int64, n int) int64 {
-	if s.entry == nil || s.entry.bound.Load() == nil {
-		s.entry = s.shard.find(s.clause, s.hash, s.clause.single(r), r)
-	}
+	s.find(r)
 	b := s.bound
 	s.way, s.overflow, s.seat = own, nil, false
 	switch {
 	case s.entry != nil:
 		s.entry.settle(b)
 		if s.entry.after != nil && s.entry.twice(now) {
-			s.overflow = s.shard.overflow
+			s.overflow = s.shard.shared()
 		}
-		if b.holds && !b.named && s.clause.ledger.solo == nil && s.entry.meter.idles() == open {
-			if s.seat = !s.crowded(); !s.seat {
+		if b.holds && b.named == nil && s.clause.ledger.solo == nil && s.entry.meter.idles() == open {
+			if s.seat = !s.clause.crowded(); !s.seat {
 				s.way = full
 			}
 		}
-	case b.named || !s.crowded():
-		s.way, s.seat = fresh, !b.named
-		if s.seat && s.shard.lately(b, now) {
-			s.overflow = s.shard.overflow
+	case b.named != nil || !s.clause.crowded():
+		s.way, s.seat = fresh, b.named == nil
+		if _, lately := s.shard.lately(b, now); lately {
+			s.overflow = s.shard.shared()
 		}
 	case b.holds:
 		s.way = full
 	default:
-		s.way, s.overflow = over, s.shard.overflow
+		s.way, s.overflow = over, s.shard.shared()
 	}
 
 	switch {
@@ -315,9 +389,7 @@ func (s *step) tell(left int, more int64) {
 }
 
 // crowded reports that MaxKeys leaves no room for a further key.
-func (s *step) crowded() bool {
-	return s.clause.ledger.seats.Load() >= int64(s.clause.rule.MaxKeys)
-}
+func (c *clause) crowded() bool { return c.ledger.seats.Load() >= int64(c.rule.MaxKeys) }
 
 // reserve counts the keys that are about to become live against MaxKeys. If
 // another stripe took the last place since we looked, nothing is reserved.
@@ -340,18 +412,13 @@ func reserve(steps []step) bool {
 func (s *step) take(r *Request, now int64, n int) {
 	switch s.way {
 	case fresh:
-		s.entry = newEntry(s.bound, s.clause.kept(r), s.hash)
-		if s.overflow != nil {
-			after := s.shard.last
+		s.entry = newEntry(s.bound, s.key(r), s.hash)
+		if after, lately := s.shard.lately(s.bound, now); lately {
 			s.entry.after = &after
 		}
 		s.shard.insert(s.clause, s.entry, now)
 	case over:
-		if s.overflow == nil {
-			s.overflow = newEntry(s.clause.bound, "", 0)
-			s.shard.overflow = s.overflow
-		}
-		s.shard.last = now
+		s.overflow = s.shard.share(s.clause, now)
 	}
 	if s.entry != nil {
 		s.entry.meter.take(now, n)
@@ -391,36 +458,34 @@ func (v *verdict) hear(b *bound, t int64) {
 	}
 }
 
-// refuse makes the permit of a refusal, and counts it.
-func (l *Limiter) refuse(no *verdict, now int64) Permit {
-	p := Permit{bound: no.bound, left: no.left, why: ReasonRate, known: true}
-	if no.at >= unknown {
-		p.known = false
-		switch {
-		case no.at == never:
-			p.why = ReasonNever
-		case no.full:
-			p.why = ReasonKeys
-		default:
-			p.why = ReasonInFlight
-		}
+// refuse fills in the permit of a refusal, and counts it.
+func (v *verdict) refuse(now int64, p *Permit) {
+	why := ReasonRate
+	switch {
+	case v.at == never:
+		why = ReasonNever
+	case v.at == unknown && v.full:
+		why = ReasonKeys
+	case v.at == unknown:
+		why = ReasonInFlight
 	}
-	if no.wait > now {
-		p.wait = no.wait - now
-	}
-	no.bound.clause.ledger.count(now).refused[p.why].Add(1)
-	return p
+	v.bound.clause.ledger.count(now).refused[why].Add(1)
+	p.grant, p.bound, p.left, p.wait = nil, v.bound, v.left, max(0, v.wait-now)
+	p.why, p.known = why, v.at < unknown
 }
 
 // note counts what is rare.
-func note(steps []step, now int64) {
+func note(steps []step, admitted bool, now int64) {
 	for i := range steps {
 		s := &steps[i]
 		if s.empty {
 			s.clause.ledger.count(now).empty.Add(1)
 		}
-		if s.way == over || s.way == full {
+		switch {
+		case s.way == over || s.way == full:
 			s.clause.ledger.count(now).overflowed.Add(1)
+		case s.way == pass && admitted:
+			s.clause.ledger.count(now).shadowed.Add(1)
 		}
 	}
 }

@@ -71,11 +71,17 @@ type bound struct {
 	clause *clause
 	limit  Limit
 	n      int
-	per    int64 // the window in nanoseconds; 0 for what is in flight
-	slice  int64 // see [slice]
-	named  bool  // for a value in For
-	free   bool  // Unlimited
-	holds  bool  // its meters are holders
+	per    int64   // the window in nanoseconds; 0 for what is in flight
+	slice  int64   // see [slice]
+	named  *naming // for a value in For; nil for most keys
+	free   bool    // Unlimited
+	holds  bool    // its meters are holders
+}
+
+// A naming is the change of a rule that put a value into For, where it is still.
+type naming struct {
+	change int
+	at     int64
 }
 
 // later is t + d, saturating: neither is negative.

@@ -52,20 +52,22 @@ func (l *Limiter) rules() *book {
 
 // Try admits the request now, or refuses it now. Release the permit when the
 // request is done; of a refused one the [Permit.Refusal] tells why.
-func (l *Limiter) Try(r Request) (Permit, bool) { return l.decide(&r) }
+func (l *Limiter) Try(r Request) (Permit, bool) {
+	var p Permit
+	ok := l.decide(&r, &p)
+	return p, ok
+}
 
 // Wait is Try for a request that has a context: it returns the context's error,
 // and takes nothing, if the context is done. If a rule refuses, it returns the
 // refused permit and [ErrRefused].
 func (l *Limiter) Wait(ctx context.Context, r Request) (Permit, error) {
-	if err := ctx.Err(); err != nil {
-		return Permit{}, err
+	var p Permit
+	err := ctx.Err()
+	if err == nil && !l.decide(&r, &p) {
+		err = ErrRefused
 	}
-	p, ok := l.decide(&r)
-	if !ok {
-		return p, ErrRefused
-	}
-	return p, nil
+	return p, err
 }
 
 // Do admits the request as Wait does, calls f, and releases: also when f

@@ -28,10 +28,49 @@ func (e *entry) twice(now int64) bool {
 	return false
 }
 
-// lately reports that overflow may have units of a key that had no entry. A value
-// in For never goes there. Needs the lock.
-func (s *shard) lately(b *bound, now int64) bool {
-	return s.overflow != nil && now < later(s.last, b.per)
+// An overflow is the shared count of one stripe. Its entry is in no table.
+type overflow struct {
+	*entry
+	last  naming // the last instant at which something was counted here only
+	first int    // the change of the rule by which what is here only began
+}
+
+// shared is the entry of the overflow, if there is one. Needs the lock.
+func (s *shard) shared() *entry {
+	if s.overflow == nil {
+		return nil
+	}
+	return s.overflow.entry
+}
+
+// share is shared for one who is about to be counted there only.
+func (s *shard) share(c *clause, now int64) *entry {
+	if s.overflow == nil {
+		s.overflow = &overflow{entry: newEntry(c.bound, "", 0)}
+	}
+	o := s.overflow
+	if o.meter.idles() <= now {
+		o.first = c.change
+	}
+	o.last = naming{c.change, now}
+	return o.entry
+}
+
+// lately reports that overflow may have units of a key that had no entry, and the
+// last instant at which it may have been counted there. A value in For never is,
+// from the time on at which it was named. Needs the lock.
+func (s *shard) lately(b *bound, now int64) (after int64, lately bool) {
+	if s.overflow == nil {
+		return 0, false
+	}
+	last := s.overflow.last
+	if b.named != nil && last.change >= b.named.change {
+		last = *b.named
+		if s.overflow.first >= b.named.change {
+			return 0, false
+		}
+	}
+	return last.at, now < later(last.at, b.per)
 }
 
 // A sweep goes round all stripes of a ledger, again and again, some slots at a
@@ -63,7 +102,7 @@ func (l *Limiter) sweep(c *clause) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for looks := 0; looks < stretch && c.ledger.seats.Load() >= int64(c.rule.MaxKeys); {
+	for looks := 0; looks < stretch && c.crowded(); {
 		if g.stripe == 0 && g.slot == 0 {
 			g.since, g.began, g.soonest = l.now(), g.moved.Load(), latest
 		}

@@ -163,8 +163,9 @@ func smaller(a, b, c, d int) bool {
 type grant struct {
 	limiter *Limiter
 	state   atomic.Uint64 // turn<<1, +1 if failed
-	taken   []taken       // what is held comes first, by stripe
-	held    int           // how many of taken are held
+	taken   []taken       // the first used of it; what is held comes first, by stripe
+	used    int
+	held    int
 	room    [few]taken
 }
 
@@ -181,25 +182,28 @@ func (l *Limiter) hold(steps []step, n int) (g *grant, turn uint64) {
 	g, _ = l.grants.Get().(*grant)
 	if g == nil {
 		g = &grant{limiter: l}
-		g.taken = g.room[:0]
+		g.taken = g.room[:]
 	}
+	if len(steps) > len(g.taken) {
+		g.taken = make([]taken, len(steps))
+	}
+	g.used, g.held = 0, 0
 	for i := range steps {
 		s := &steps[i]
 		if s.way == pass {
 			continue
 		}
-		g.taken = append(g.taken, taken{s.clause.ledger, s.entry, s.shard, n, s.stripe})
-		if !s.bound.holds {
-			continue
+		at := g.used
+		g.used++
+		if s.bound.holds { // into its place among the held; the first of the others makes room
+			g.taken[at] = g.taken[g.held]
+			for at = g.held; at > 0 && g.taken[at-1].stripe > s.stripe; at-- {
+				g.taken[at] = g.taken[at-1]
+			}
+			g.held++
 		}
-		// Into its place among the held: the first of the others makes room.
-		last := len(g.taken) - 1
-		at := g.held
-		g.taken[last], g.taken[at] = g.taken[at], g.taken[last]
-		for ; at > 0 && g.taken[at-1].stripe > g.taken[at].stripe; at-- {
-			g.taken[at-1], g.taken[at] = g.taken[at], g.taken[at-1]
-		}
-		g.held++
+		t := &g.taken[at]
+		t.ledger, t.entry, t.shard, t.n, t.stripe = s.clause.ledger, s.entry, s.shard, n, s.stripe
 	}
 	return g, g.state.Load() >> 1
 }
@@ -232,12 +236,11 @@ func (g *grant) release(turn uint64) {
 		}
 	}
 	if failed {
-		for i := range g.taken {
+		for i := range g.used {
 			g.taken[i].ledger.count(int64(turn)).failed.Add(1)
 		}
 	}
-	g.taken, g.held = g.taken[:0], 0 // what the pool keeps alive, it keeps for two collections
-	l.grants.Put(g)
+	l.grants.Put(g) // and what it took, which the pool keeps alive for two collections at most
 }
 
 // give brings back what is held. Needs the lock.
@@ -245,7 +248,7 @@ func (t *taken) give() {
 	e := t.entry
 	e.tell(e.meter.(holder).give(t.n))
 	t.shard.held -= t.n
-	if t.ledger.solo == nil && !e.bound.Load().named && e.meter.idles() == open {
+	if t.ledger.solo == nil && e.bound.Load().named == nil && e.meter.idles() == open {
 		t.ledger.seat(false)
 	}
 }

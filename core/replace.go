@@ -52,8 +52,9 @@ func (l *Limiter) replace(rules []Rule, old *book) error {
 	for _, c := range changed {
 		c.since = now
 		if was := old.named[c.rule.Name]; was != nil && was.ledger == c.ledger {
-			c.follow(was, now)
+			c.follow(was)
 		}
+		*c.naming = naming{c.change, now}
 		c.ledger.sweep.next.Store(0)
 	}
 	l.book.Store(next)
@@ -76,9 +77,9 @@ func (l *Limiter) settle(special map[value]*bound, c *clause) {
 	for v := range special {
 		hash := l.hash(v)
 		i := l.stripe(hash)
-		s := c.ledger.shard(i, len(l.stripes))
+		s := &c.ledger.open(len(l.stripes))[i]
 		l.stripes[i].Lock()
-		if e := s.find(c, hash, v, nil); e != nil {
+		if e := s.find(hash, v.text); e != nil {
 			e.comply(c)
 		}
 		l.stripes[i].Unlock()
@@ -88,15 +89,20 @@ func (l *Limiter) settle(special map[value]*bound, c *clause) {
 // compile makes a clause of a checked rule. It goes on with the ledger of the
 // rule that has been there under the name, if that is of the same kind and By.
 func (l *Limiter) compile(r Rule, was *clause) *clause {
-	c := &clause{rule: r, on: compile(r.On)}
-	c.bound = newBound(c, r.Limit, false)
+	c := &clause{rule: r, on: compile(r.On), naming: new(naming)}
+	c.bound = newBound(c, r.Limit, nil)
+	kept := was != nil && was.rule.kind() == r.kind() && was.rule.By == r.By
 	if r.For != nil {
 		c.special = make(map[value]*bound, len(r.For))
-		for v, limit := range r.For {
-			c.special[keep(strings.Clone(v))] = newBound(c, r.same(limit), true)
+		for text, limit := range r.For {
+			v, since := keep(strings.Clone(text)), c.naming
+			if kept && was.special[v] != nil {
+				since = was.special[v].named
+			}
+			c.special[v] = newBound(c, r.same(limit), since)
 		}
 	}
-	if was != nil && was.rule.kind() == r.kind() && was.rule.By == r.By {
+	if kept {
 		c.ledger = was.ledger
 		return c
 	}
@@ -117,7 +123,7 @@ func (l *Limiter) compile(r Rule, was *clause) *clause {
 	return c
 }
 
-func newBound(c *clause, limit Limit, named bool) *bound {
+func newBound(c *clause, limit Limit, named *naming) *bound {
 	n, per := limit.size()
 	b := &bound{clause: c, limit: limit, n: n, per: int64(per), slice: slice(n, int64(per)), named: named}
 	_, b.free = limit.(Unlimited)
@@ -177,20 +183,19 @@ func (l *Limiter) Forget(rule string, key ...string) error {
 func (l *Limiter) pardon(c *clause, key []string) {
 	var r Request
 	for i, by := range c.ledger.parts {
-		if by == "resource" {
+		if by == resource {
 			r.On = key[i]
-		} else {
-			r.Keys = append(r.Keys, Key{by, key[i]})
 		}
+		r.Keys = append(r.Keys, Key{by, key[i]})
 	}
-	v := c.single(&r)
-	hash, _ := l.place(c, v, &r)
-	i := l.stripe(hash)
-	s := c.ledger.shard(i, len(l.stripes))
+	at := planned{c, c.bound, c.ledger.solo, c.single(), c.ledger.open(len(l.stripes))}
+	var s sight
+	s.see(l, &at, &r)
+	i := l.stripe(s.hash)
 	l.stripes[i].Lock()
 	defer l.stripes[i].Unlock()
-	if e := s.find(c, hash, v, &r); e != nil {
-		e.pardon(c)
+	if s.see(l, &at, &r); s.entry != nil {
+		s.entry.pardon(c)
 	}
 }
 
@@ -203,7 +208,7 @@ func (s *shard) pardon(c *clause) {
 			}
 		}
 	}
-	s.overflow, s.last = nil, 0
+	s.overflow = nil
 }
 
 // pardon clears the entry. Needs the lock.

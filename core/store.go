@@ -84,7 +84,7 @@ func (e *entry) comply(c *clause) {
 // values in For stand beside, and of what is in flight only those in use count.
 func (e *entry) seated() bool {
 	b := e.bound.Load()
-	return !b.named && (!b.holds || e.meter.idles() > open)
+	return b.named == nil && (!b.holds || e.meter.idles() > open)
 }
 
 // A ledger is what a rule has counted: it outlives the rule's changes.
@@ -94,7 +94,7 @@ type ledger struct {
 	solo   *entry // the entry of a rule without By, in stripe home
 	home   uint32
 	only   shard                   // what is counted beside solo
-	shards atomic.Pointer[[]shard] // of other rules, a shard a stripe, made at the first request
+	shards atomic.Pointer[[]shard] // of other rules, one a stripe, made with the first plan
 	seats  atomic.Int64            // entries that MaxKeys bounds
 	sweep  sweep
 	tally  []tally
@@ -109,15 +109,16 @@ func (g *ledger) seat(more bool) {
 	}
 }
 
-// shard is the part of the ledger that belongs to stripe i, of a rule with a By.
-func (g *ledger) shard(i uint32, of int) *shard {
-	shards := g.shards.Load()
-	if shards == nil {
-		made := make([]shard, of)
-		g.shards.CompareAndSwap(nil, &made)
-		shards = g.shards.Load()
+// open makes the shards of a rule with a By, unless they are there.
+func (g *ledger) open(stripes int) []shard {
+	if g.solo != nil {
+		return nil
 	}
-	return &(*shards)[i]
+	if g.shards.Load() == nil {
+		made := make([]shard, stripes)
+		g.shards.CompareAndSwap(nil, &made)
+	}
+	return *g.shards.Load()
 }
 
 // peek is the shard that belongs to stripe i, if it is there.
@@ -138,10 +139,10 @@ type shard struct {
 	table    atomic.Pointer[table]
 	keys     int
 	hand     int // where looking for the idle goes on
-	overflow *entry
-	last     int64 // the last instant at which something was counted in overflow only
+	overflow *overflow
 	admitted uint64
 	held     int
+	_        [16]byte // a cache line each
 }
 
 // A table is an open-addressed hash table with linear probing. It has at least
@@ -162,9 +163,9 @@ func (t table) next(i int) int {
 	return 0
 }
 
-// find is the entry of a key, or nil: of v, or of several parts of the request. Without the lock, it may miss an
+// find is the entry of a single value, or nil. Without the lock, it may miss an
 // entry that is being moved, and find one that is being forgotten.
-func (s *shard) find(c *clause, hash uint64, v value, r *Request) *entry {
+func (s *shard) find(hash uint64, text string) *entry {
 	at := s.table.Load()
 	if at == nil {
 		return nil
@@ -172,10 +173,22 @@ func (s *shard) find(c *clause, hash uint64, v value, r *Request) *entry {
 	t := *at
 	for i := t.home(hash); ; i = t.next(i) {
 		e := t[i].Load()
-		if e == nil {
-			return nil
+		if e == nil || e.hash == hash && e.key == text {
+			return e
 		}
-		if e.hash == hash && c.same(e.key, v, r) {
+	}
+}
+
+// findAll is find for the values of several parts.
+func (s *shard) findAll(hash uint64, parts []string, r *Request) *entry {
+	at := s.table.Load()
+	if at == nil {
+		return nil
+	}
+	t := *at
+	for i := t.home(hash); ; i = t.next(i) {
+		e := t[i].Load()
+		if e == nil || e.hash == hash && joined(e.key, parts, r) {
 			return e
 		}
 	}
