@@ -120,6 +120,28 @@ func TestRatesAreThoseOfTheModel(t *testing.T) {
 	}
 }
 
+// TestBeyondMaxKeysDecisionsAreOnlyStricter plays scripts with more keys than
+// MaxKeys. Nobody gets more than its limit there, and who has a count of its own
+// is not refused for others.
+func TestBeyondMaxKeysDecisionsAreOnlyStricter(t *testing.T) {
+	admitted, excused := 0, 0
+	for seed := range uint64(2000 / slower) {
+		synctest.Test(t, func(t *testing.T) {
+			p := play{source: source{scriptOf(seed)}, crowded: true}
+			p.run(newLimited)
+			if p.wrong != "" {
+				t.Fatalf("script %d\n%s\n%s", seed, p.trace(), p.wrong)
+			}
+			admitted += p.admitted
+			excused += p.excused
+		})
+	}
+	t.Logf("%d admitted, %d refused only because of MaxKeys", admitted, excused)
+	if min(admitted, excused) < 2000/slower {
+		t.Error("too few to tell")
+	}
+}
+
 func scriptOf(seed uint64) []byte {
 	r := rand.New(rand.NewPCG(seed, 20))
 	script := make([]byte, 100+r.IntN(900))
@@ -207,6 +229,7 @@ type play struct {
 	source
 	rules         []core.Rule // drawn from the script if there are none
 	decisionsOnly bool        // do not compare what is told beside the decisions
+	crowded       bool        // rules get a small MaxKeys: compare only what holds beyond it
 
 	start   time.Time
 	model   *model
@@ -219,6 +242,7 @@ type play struct {
 
 	admitted, refused int
 	reasons           map[core.Reason]int
+	excused           int // refused only for others' sake
 }
 
 type ask struct {
@@ -256,6 +280,11 @@ func (p *play) run(subject func([]core.Rule) world) {
 		case k < 63:
 			p.rules = p.drawRules(p.rules)
 			p.note("Replace%v", show(p.rules))
+			for _, r := range p.model.rules {
+				for _, c := range r.counts {
+					c.own = false
+				}
+			}
 			p.model.replace(p.now(), p.rules...)
 			if err := p.world.replace(p.now(), p.rules); err != nil {
 				p.wrong = fmt.Sprint("Replace: ", err)
@@ -264,7 +293,7 @@ func (p *play) run(subject func([]core.Rule) world) {
 			p.forget()
 		}
 	}
-	if p.wrong == "" && !p.decisionsOnly {
+	if p.wrong == "" && !p.decisionsOnly && !p.crowded {
 		p.compareStats()
 		for i := range p.grants {
 			p.grants[i][0](false)
@@ -286,6 +315,10 @@ func (p *play) ask(fixed bool) {
 	r.Cost = p.drawCost()
 	how := []string{"Try", "Try", "Try", "Wait", "Do"}[p.pick(5)]
 	now := p.now()
+	if p.crowded {
+		p.askCrowded(now, how, r)
+		return
+	}
 	want, given := p.model.ask(now, how, r)
 	got, give := p.world.ask(now, how, r)
 	p.note("#%d %s(%s) = %s", len(p.grants), how, showRequest(r), got)
@@ -307,6 +340,53 @@ func (p *play) ask(fixed bool) {
 	if !same {
 		p.wrong = fmt.Sprintf("the model says: %s", want)
 	}
+}
+
+// askCrowded puts one request to a limiter that may have more keys than MaxKeys.
+// Of what it does then only this is promised: it admits nothing that the model,
+// who has room for all keys, would refuse; and if it refuses what the model would
+// admit, it does so for a key that shares a count with others, or may have done.
+func (p *play) askCrowded(now int64, how string, r core.Request) {
+	enforcing, _ := p.model.look(now, r)
+	fits := r.Cost >= 0
+	fresh := make([]bool, len(enforcing))
+	for i, v := range enforcing {
+		fits = fits && v.opens <= now
+		_, per := size(v.limit)
+		fresh[i] = v.count.held == 0 && v.count.within(now, per) == 0
+	}
+	a, give := p.world.ask(now, how, r)
+	p.note("#%d %s(%s) = %s", len(p.grants), how, showRequest(r), a)
+	overflowed := map[string]bool{}
+	for _, s := range p.world.stats() {
+		overflowed[s.Rule] = s.Overflowed > 0
+	}
+	given := func(bool) {}
+	switch {
+	case a.ok && !fits:
+		p.wrong = "the model, with room for all keys, refuses"
+	case a.ok:
+		_, given = p.model.ask(now, how, r)
+		for i, v := range enforcing {
+			if fresh[i] {
+				v.count.own = !overflowed[v.rule.Name]
+			}
+		}
+		p.admitted++
+	case fits:
+		i := slices.IndexFunc(enforcing, func(v verdict) bool { return v.rule.Name == a.refusal.Rule })
+		v := enforcing[i]
+		named := v.rule.always[strings.Join(v.count.values, ",")]
+		reason := core.ReasonRate
+		if kind(v.rule.Rule) == "in flight" {
+			reason = core.ReasonKeys
+		}
+		if named || !overflowed[v.rule.Name] || !fresh[i] && (v.count.own || v.count.held > 0) || a.refusal.Reason != reason {
+			p.wrong = "the model admits, and this key shares its count with nobody"
+		}
+		p.excused++
+	}
+	p.grants = append(p.grants, [2]func(bool){given, give})
 }
 
 // sleep goes to where something changes, just before, or somewhere else.
@@ -512,7 +592,7 @@ func (p *play) drawRules(old []core.Rule) (rules []core.Rule) {
 		case k < 7:
 			r.For = p.drawFor(r.By, kind(r))
 		case k < 8:
-			r.Shadow = p.pick(2) == 0
+			r.Shadow = !p.crowded && p.pick(2) == 0
 			r.On = one(&p.source, patterns)
 		case k < 9:
 			r = p.drawRule(r.Name)
@@ -542,6 +622,9 @@ func (p *play) drawRules(old []core.Rule) (rules []core.Rule) {
 
 func (p *play) drawRule(name string) core.Rule {
 	r := core.Rule{Name: name, On: one(&p.source, patterns), By: one(&p.source, bys), Shadow: p.pick(6) == 0}
+	if p.crowded {
+		r.Shadow, r.MaxKeys = false, 1+p.pick(3)
+	}
 	kind := []string{"rate", "rate", "in flight"}[p.pick(3)]
 	r.Limit = p.drawLimit(kind)
 	if p.pick(3) == 0 {
@@ -591,6 +674,9 @@ func show(rules []core.Rule) string {
 		for _, v := range slices.Sorted(maps.Keys(r.For)) {
 			fmt.Fprintf(&b, ", for %q %T%v", v, r.For[v], r.For[v])
 		}
+		if r.MaxKeys > 0 {
+			fmt.Fprintf(&b, ", %d keys", r.MaxKeys)
+		}
 		if r.Shadow {
 			b.WriteString(", shadow")
 		}
@@ -636,22 +722,13 @@ func TestTheModelFindsWhatIsBroken(t *testing.T) {
 		"fresh counts at each reload": func(r []core.Rule) world { return refilled{newAltered(same, r)} },
 		"refused calls are counted":   func(r []core.Rule) world { return spent{newAltered(same, r)} },
 	} {
-		t.Run(name, func(t *testing.T) {
-			const scripts = 300
-			for seed := range uint64(scripts) {
-				var wrong bool
-				synctest.Test(t, func(t *testing.T) {
-					p := play{source: source{scriptOf(seed)}, decisionsOnly: true}
-					p.run(broken)
-					wrong = p.wrong != ""
-				})
-				if wrong {
-					t.Logf("found in script %d", seed)
-					return
-				}
-			}
-			t.Errorf("%d scripts, and no decision differs from the model's", scripts)
-		})
+		t.Run(name, func(t *testing.T) { found(t, play{decisionsOnly: true}, broken) })
+	}
+	for name, broken := range map[string]func([]core.Rule) world{
+		"keys are forgotten for others": func(r []core.Rule) world { return forgetful{newAltered(same, r)} },
+		"keys share a count":            func(r []core.Rule) world { return newShared(r) },
+	} {
+		t.Run(name, func(t *testing.T) { found(t, play{crowded: true}, broken) })
 	}
 	for seed := range uint64(300) { // and what is not broken is not called so
 		synctest.Test(t, func(t *testing.T) {
@@ -662,6 +739,21 @@ func TestTheModelFindsWhatIsBroken(t *testing.T) {
 			}
 		})
 	}
+}
+
+// found plays scripts until one shows that the limiter is broken.
+func found(t *testing.T, p play, broken func([]core.Rule) world) {
+	const scripts = 300
+	for seed := range uint64(scripts) {
+		p := p
+		p.source = source{scriptOf(seed)}
+		synctest.Test(t, func(t *testing.T) { p.run(broken) })
+		if p.wrong != "" {
+			t.Logf("found in script %d", seed)
+			return
+		}
+	}
+	t.Errorf("%d scripts, and nothing is wrong", scripts)
 }
 
 // altered is the model with other rules than it was given: the world from which
@@ -770,6 +862,35 @@ func (w spent) ask(now int64, how string, r core.Request) (answer, func(failed b
 	return a, release
 }
 
+// forgetful makes room for further keys as a cache does.
+type forgetful struct{ *altered }
+
+func (w forgetful) ask(now int64, how string, r core.Request) (answer, func(failed bool)) {
+	for _, rule := range w.rules {
+		for len(rule.counts) > rule.MaxKeys {
+			delete(rule.counts, slices.Min(slices.Collect(maps.Keys(rule.counts))))
+		}
+	}
+	return w.altered.ask(now, how, r)
+}
+
+// shared counts all keys together.
+type shared struct{ *altered }
+
+func newShared(rules []core.Rule) world {
+	w := shared{newAltered(same, nil)}
+	w.replace(0, rules)
+	return w
+}
+
+func (w shared) replace(now int64, rules []core.Rule) error {
+	rules = slices.Clone(rules)
+	for i := range rules {
+		rules[i].By, rules[i].For = "", nil
+	}
+	return w.altered.replace(now, rules)
+}
+
 // oneByOne has a limiter for each rule, and asks one after the other.
 type oneByOne struct{ each []*altered }
 
@@ -843,6 +964,29 @@ func TestAKeyThatWasInForForgetsNothingByOlderChanges(t *testing.T) {
 		}
 		if a, _ := w.ask(0, "Try", request); a.ok {
 			t.Error("admitted, though one was admitted in the hour and one may be")
+		}
+	})
+}
+
+// A script found it: a key that was counted in what others share got a smaller
+// limit of its own, and what it had used counted there, in the larger limit, only.
+func TestAKeyThatIsNamedWhileItSharesKeepsItsCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rule := core.Rule{Name: "r", By: "ip", Limit: core.Rate{N: 5, Per: time.Minute}, MaxKeys: 1}
+		w := newLimited([]core.Rule{rule})
+		for _, key := range []string{"seated", "a", "a"} {
+			if a, _ := w.ask(0, "Do", of("ip", key)); !a.ok {
+				t.Fatalf("%q: %v", key, a)
+			}
+		}
+		time.Sleep(time.Second)
+		rule.For = map[string]core.Limit{"a": core.Rate{N: 2, Per: time.Hour}}
+		w.replace(0, []core.Rule{rule})
+		for range 2 { // also after its units have left what is shared
+			if a, _ := w.ask(0, "Do", of("ip", "a")); a.ok {
+				t.Error("admitted, though two were admitted in the hour and two may be")
+			}
+			time.Sleep(time.Minute)
 		}
 	})
 }

@@ -30,6 +30,7 @@ type ruling struct {
 	core.Rule
 	counts map[string]*count
 	stat   core.Stat
+	always map[string]bool // the values that were in For as long as the rule was there
 }
 
 // A count is what a rule has counted for one key.
@@ -38,6 +39,7 @@ type count struct {
 	units  []unit   // admissions of a rate, oldest first; those that have left may linger
 	held   int      // units in flight
 	moved  bool     // Replace has merged units, and none were admitted since
+	own    bool     // came into its window when nothing had been in overflow: see crowded
 }
 
 // A unit is an admission: n units that passed, and the instant from which their
@@ -87,11 +89,8 @@ type verdict struct {
 	opens int64
 }
 
-// try decides: all rules that apply and enforce must have room, else nothing is
-// counted. What a shadow rule says is noted after that, and hinders nobody.
-func (m *model) try(now int64, r core.Request) (answer, *grant) {
-	n := cmp.Or(r.Cost, 1)
-	var enforcing, shadow []verdict
+// look asks every rule that applies to the request what it says.
+func (m *model) look(now int64, r core.Request) (enforcing, shadow []verdict) {
 	for _, rule := range m.rules {
 		if !matches(rule.On, r.On) {
 			continue
@@ -102,14 +101,21 @@ func (m *model) try(now int64, r core.Request) (answer, *grant) {
 			continue
 		}
 		c := rule.count(values)
-		v := verdict{taken{rule, c}, limit, opens(limit, c, now, n)}
+		v := verdict{taken{rule, c}, limit, opens(limit, c, now, cmp.Or(r.Cost, 1))}
 		if rule.Shadow {
 			shadow = append(shadow, v)
 		} else {
 			enforcing = append(enforcing, v)
 		}
 	}
+	return enforcing, shadow
+}
 
+// try decides: all rules that apply and enforce must have room, else nothing is
+// counted. What a shadow rule says is noted after that, and hinders nobody.
+func (m *model) try(now int64, r core.Request) (answer, *grant) {
+	n := cmp.Or(r.Cost, 1)
+	enforcing, shadow := m.look(now, r)
 	var refusing []verdict
 	for _, v := range enforcing {
 		if v.opens > now {
@@ -283,13 +289,17 @@ func (m *model) replace(now int64, rules ...core.Rule) {
 	old := m.rules
 	m.rules = nil
 	for _, rule := range rules {
-		next := &ruling{Rule: rule, counts: map[string]*count{},
+		next := &ruling{Rule: rule, counts: map[string]*count{}, always: map[string]bool{},
 			stat: core.Stat{Rule: rule.Name, Refused: map[core.Reason]uint64{}}}
+		for v := range rule.For {
+			next.always[v] = true
+		}
 		for _, r := range old {
 			if r.Name == rule.Name && r.By == rule.By && kind(r.Rule) == kind(rule) {
 				before := *r
 				next = r // grants point to it
 				next.Rule = rule
+				maps.DeleteFunc(next.always, func(v string, _ bool) bool { return rule.For[v] == nil })
 				for _, c := range next.counts {
 					m.vague = c.change(now, before.limit(c.values), next.limit(c.values)) || m.vague
 				}
