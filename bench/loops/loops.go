@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/exactflow/exactflow/bench/peers"
@@ -167,7 +168,8 @@ func Three(client core.Limit) []core.Rule {
 // One rule, for all requests together or for each client.
 func One(by string, limit core.Limit) core.Rule { return core.Rule{Name: "rate", By: by, Limit: limit} }
 
-// The loops of exactflow, in the order of the table.
+// The loops of exactflow follow, in the order of the table.
+
 func RefuseUnkeyed() Loop {
 	return Unkeyed("refuse without a key", false, spend(New(One("", Once))))
 }
@@ -190,9 +192,31 @@ func AdmitThree() Loop {
 	return Keyed("admit three rules", true, New(Three(Rolling)...), IP)
 }
 
+// AdmitKeys asks by 1024 keys in turn. Those who ask at the same time begin at
+// different ones. The window is a second: in a shorter one each key would have
+// become idle, and perhaps have been forgotten, before its turn comes again.
+func AdmitKeys() Loop {
+	l := New(One("ip", Sliced))
+	keys := make([]string, 1024)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("192.0.%d.%d", 2+i/256, i%256)
+	}
+	var began atomic.Uint32
+	return Loop{"admit one keyed rate, 1024 keys in turn", true, func(n int) (admitted int) {
+		first := int(began.Add(331))
+		for i := range n {
+			if p, ok := l.Try(core.Request{On: On, Keys: []core.Key{{By: "ip", Value: keys[(first+i)%len(keys)]}}}); ok {
+				admitted++
+				p.Release()
+			}
+		}
+		return admitted
+	}}
+}
+
 // Exactflow are all of these.
 func Exactflow() []Loop {
-	return []Loop{RefuseUnkeyed(), RefuseKeyed(), RefuseThird(), AdmitUnkeyed(), AdmitSliced(), AdmitKeyed(), AdmitThree()}
+	return []Loop{RefuseUnkeyed(), RefuseKeyed(), RefuseThird(), AdmitUnkeyed(), AdmitSliced(), AdmitKeyed(), AdmitKeys(), AdmitThree()}
 }
 
 // RefuseRate is a peer whose rate is spent; for one that decides a rate and a
