@@ -37,18 +37,18 @@ func PeerPrefix(v4, v6 int) Key {
 		if err != nil {
 			return ""
 		}
+		if addr.Is4() && v4 == 32 {
+			return text // there is one way to write it: ParseAddr takes no leading zeros
+		}
 		bits := v6
 		if addr = addr.Unmap(); addr.Is4() {
 			bits = v4
 		}
 		if bits < addr.BitLen() {
-			// Neither fails: the address is valid and bits is below its length.
+			// It does not fail: the address is valid and bits is below its length.
 			prefix, _ := addr.Prefix(bits)
 			var b [len("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128")]byte
 			return string(prefix.AppendTo(b[:0]))
-		}
-		if addr.Is4() && len(text) <= len("255.255.255.255") && !strings.Contains(text, ":") {
-			return text // there is one way to write it, since ParseAddr takes no leading zeros
 		}
 		return addr.String()
 	}}
