@@ -48,7 +48,7 @@ type clause struct {
 	since   int64            // the instant at which Replace made the clause
 	change  int              // how many changes of the rule came before
 	floors  []floor          // what they made most keys forget
-	naming  *naming          // of the values that it adds to For
+	settled atomic.Bool      // Replace has been through the values in For
 }
 
 // A plan is the clauses that apply to one resource: those that enforce first.
@@ -63,8 +63,14 @@ type planned struct {
 	*clause
 	bound  *bound
 	solo   *entry  // of a rule without By
-	by     string  // a single By
 	shards []shard // one a stripe, of a rule with a By
+	by     string  // a single By
+	shadow bool
+}
+
+// planned needs the number of stripes.
+func (c *clause) planned(stripes int) planned {
+	return planned{c, c.bound, c.ledger.solo, c.ledger.open(stripes), c.single(), c.rule.Shadow}
 }
 
 // probes is how many places of the memo a resource may stand in.
@@ -99,7 +105,7 @@ func (b *book) learn(h uint64, on string, stripes int) *plan {
 	for _, shadow := range []bool{false, true} {
 		for _, i := range apply {
 			if c := b.clauses[i]; c.rule.Shadow == shadow {
-				p.clauses = append(p.clauses, planned{c, c.bound, c.ledger.solo, c.single(), c.ledger.open(stripes)})
+				p.clauses = append(p.clauses, c.planned(stripes))
 			}
 		}
 	}
@@ -274,7 +280,7 @@ func (c *clause) follow(was *clause) {
 // the latest of all changes that it slept through. A key in For sleeps through
 // none: Replace settles it.
 func (c *clause) floorOf(old *bound) int64 {
-	if old.named != nil {
+	if old.named {
 		return c.since - old.per
 	}
 	for _, f := range c.floors {

@@ -2,6 +2,7 @@ package core_test
 
 import (
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -162,8 +163,10 @@ func TestAShorterWindowForgets(t *testing.T) {
 			if by == "" {
 				bob = ann
 			}
-			trace(t, l, ann, volley{0, 3, 3})
-			trace(t, l, bob, volley{10*time.Minute - time.Second/2, 2, 2})
+			trace(t, l, ann, volley{0, 2, 2})
+			trace(t, l, bob,
+				volley{10*time.Minute - time.Second, 1, 1}, // leaves in the instant of the change
+				volley{10*time.Minute - time.Second/2, 2, 2})
 			sleepUntil(t, 10*time.Minute)
 			replace(t, l, rule(time.Second))
 			if by == "" {
@@ -178,6 +181,23 @@ func TestAShorterWindowForgets(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A value's own window is one that can be shorter or longer, too. Ann's hour is
+// taken away for a moment, and what the second of the others forgets is forgotten.
+func TestAValueForgetsWithTheRule(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		plain := core.Rule{Name: "user", By: "user", Limit: core.Rate{N: 5, Per: time.Second}}
+		named := plain
+		named.For = map[string]core.Limit{"ann": core.Rate{N: 5, Per: time.Hour}}
+		l := limiterOf(t, named)
+		ann := of("user", "ann")
+		trace(t, l, ann, volley{0, 4, 4}, volley{10*time.Minute - time.Second/2, 1, 9})
+		sleepUntil(t, 10*time.Minute)
+		replace(t, l, plain)
+		replace(t, l, named)
+		trace(t, l, ann, volley{10 * time.Minute, 4, 9}, volley{time.Hour, 0, 9})
+	})
 }
 
 // Between a limit that is exact and one that has slices, either way, nothing is
@@ -387,6 +407,19 @@ func TestRulesAreCopied(t *testing.T) {
 	}
 }
 
+// The caller changes nothing but the map that it gave, and gives it again. These
+// are not the same rules, though it is the same map.
+func TestAReloadSeesAChangedMap(t *testing.T) {
+	rule := core.Rule{Name: "user", By: "user", Limit: core.InFlight{}, For: map[string]core.Limit{"ann": core.InFlight{N: 1}}}
+	l := limiterOf(t, rule)
+	for n := range 5 {
+		rule.For["ann"] = core.InFlight{N: 1 + n}
+		replace(t, l, rule)
+		hold(t, l, of("user", "ann"))
+		refused(t, l, of("user", "ann"))
+	}
+}
+
 // Requests that are running keep their permits, and give back what they hold to
 // the rule that counts it still.
 func TestPermitsOutliveAReplace(t *testing.T) {
@@ -451,6 +484,46 @@ func TestReloadsUnderLoadGiveNothing(t *testing.T) {
 	if got := passed.Load(); got != n {
 		t.Errorf("%d passed; want %d", got, n)
 	}
+}
+
+// The door is closed while a crowd pushes. Some have read the old rules and wait
+// for their turn to decide, but once Replace has returned nobody is admitted by
+// what was before.
+func TestAfterReplaceNobodyPassesByTheOldRules(t *testing.T) {
+	l := limiterOf(t, inFlight(0))
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					p, _ := l.Try(core.Request{})
+					p.Release()
+				}
+			}
+		})
+	}
+	for range 300 {
+		before := statOf(t, l, "inflight").Admitted
+		replace(t, l, inFlight(8))
+		for statOf(t, l, "inflight").Admitted == before {
+			runtime.Gosched()
+		}
+		replace(t, l, inFlight(0))
+		closed := statOf(t, l, "inflight").Admitted
+		for range 20 {
+			runtime.Gosched()
+		}
+		if n := statOf(t, l, "inflight").Admitted - closed; n != 0 {
+			t.Errorf("%d were admitted after the door had been closed", n)
+			break
+		}
+	}
+	close(stop)
+	all.Wait()
 }
 
 // No rules, no limits: and from the next decision on.

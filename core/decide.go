@@ -26,12 +26,11 @@ import "strings"
 // A step is one clause of a decision.
 type step struct {
 	sight
-	clause   *clause
-	shard    *shard
-	overflow *entry // counts too, or alone
-	stripe   uint32
-	way      way
-	seat     bool // the key is about to become live
+	clause *clause
+	shard  *shard
+	stripe uint32
+	way    way
+	seat   bool // the key is about to become live
 }
 
 // A way is how a step is counted.
@@ -39,8 +38,8 @@ type way uint8
 
 const (
 	own   way = iota // in the key's entry
-	fresh            // in an entry to be made
-	over             // in overflow only
+	fresh            // in an entry to be made, or made but not yet in its table
+	over             // in overflow
 	full             // not at all: MaxKeys
 	pass             // not at all: a shadow rule without room
 )
@@ -74,42 +73,20 @@ type sight struct {
 }
 
 // see finds the bound and the entry for a request.
-func (s *sight) see(l *Limiter, c *planned, r *Request) {
-	s.bound = c.bound
-	switch {
-	case c.solo != nil:
-		s.entry = c.solo
-	case c.by != "":
-		v := r.part(c.by)
-		s.hash, s.empty = l.hash(v), v.text == ""
-		if c.special != nil {
-			s.bound = c.boundOf(v)
-		}
-		s.entry = c.shards[l.stripe(s.hash)].find(s.hash, v.text)
-	default:
-		s.hash, s.empty = l.hashAll(c.ledger.parts, r)
-		s.entry = c.shards[l.stripe(s.hash)].findAll(s.hash, c.ledger.parts, r)
+func (l *Limiter) see(c *planned, r *Request) (b *bound, e *entry, hash uint64, empty bool) {
+	if c.solo != nil {
+		return c.bound, c.solo, 0, false
 	}
-}
-
-// find finds the entry under the lock: that may have come or gone since.
-func (s *step) find(r *Request) {
-	if s.entry != nil && s.entry.bound.Load() != nil {
-		return
+	if c.by == "" {
+		hash, empty = l.hashAll(c.ledger.parts, r)
+		return c.bound, c.shards[l.stripe(hash)].findAll(hash, c.ledger.parts, r), hash, empty
 	}
-	if by := s.clause.single(); by != "" {
-		s.entry = s.shard.find(s.hash, r.part(by).text)
-	} else {
-		s.entry = s.shard.findAll(s.hash, s.clause.ledger.parts, r)
+	v := r.part(c.by)
+	b, hash = c.bound, l.hash(v)
+	if c.special != nil {
+		b = c.boundOf(v)
 	}
-}
-
-// key is the key to keep in an entry.
-func (s *step) key(r *Request) string {
-	if by := s.clause.single(); by != "" {
-		return strings.Clone(r.part(by).text)
-	}
-	return join(s.clause.ledger.parts, r)
+	return b, c.shards[l.stripe(hash)].find(hash, v.text), hash, v.text == ""
 }
 
 // glance refuses without a lock, if the hints for 1 unit are all known, and one
@@ -117,42 +94,41 @@ func (s *step) key(r *Request) string {
 // spares commit another look.
 func (l *Limiter) glance(b *book, clauses []planned, seen *[few]sight, r *Request, p *Permit) (refused bool) {
 	no := verdict{at: open}
-	sure, empty := true, false
-	var more sight
+	lacks := false
 	for i := range clauses {
 		c := &clauses[i]
-		s := &more
+		bound, e, hash, empty := l.see(c, r)
 		if i < few {
-			s = &seen[i]
-		} else {
-			more = sight{}
+			s := &seen[i]
+			s.bound, s.entry, s.hash, s.empty = bound, e, hash, empty
 		}
-		s.see(l, c, r)
-		if s.bound.free || c.rule.Shadow || !sure {
+		if c.shadow || bound.free {
 			continue
 		}
-		empty = empty || s.empty
-		var t int64
+		lacks = lacks || empty
+		t, sure := int64(never), true
 		switch {
-		case s.bound.n == 0:
-			t = never
-		case s.entry != nil:
-			t, sure = s.entry.told(s.bound)
+		case bound.n == 0:
+		case e != nil:
+			t, sure = e.told(bound)
 		default:
-			t, sure = open, s.bound.named != nil || !c.crowded()
+			t, sure = open, bound.named || !c.crowded()
+		}
+		if !sure {
+			return false
 		}
 		if t > open {
-			no.hear(s.bound, t)
+			no.hear(bound, t)
 		}
 	}
-	if !sure || no.at == open {
+	if no.at == open {
 		return false
 	}
 	now := l.now()
 	if no.at <= now || l.book.Load() != b {
 		return false
 	}
-	if empty {
+	if lacks {
 		l.lacking(clauses, r, now)
 	}
 	no.refuse(now, p)
@@ -162,10 +138,8 @@ func (l *Limiter) glance(b *book, clauses []planned, seen *[few]sight, r *Reques
 // lacking counts the rules whose key a refused request lacks.
 func (l *Limiter) lacking(clauses []planned, r *Request, now int64) {
 	for i := range clauses {
-		c := &clauses[i]
-		var s sight
-		if s.see(l, c, r); s.empty && !s.bound.free {
-			c.ledger.count(now).empty.Add(1)
+		if b, _, _, empty := l.see(&clauses[i], r); empty && !b.free {
+			count(b.tally, now).empty.Add(1)
 		}
 	}
 }
@@ -177,40 +151,36 @@ func (l *Limiter) commit(b *book, clauses []planned, seen *[few]sight, r *Reques
 	if n == 0 {
 		n = 1
 	}
-	var room [few]step
-	steps := room[:0]
-	if len(clauses) > few {
-		steps = make([]step, 0, len(clauses))
-	}
+	g := l.borrow(len(clauses))
+	steps := g.steps[:0]
 	enforced := false
 	for i := range clauses {
 		c := &clauses[i]
 		s := &steps[:len(steps)+1][len(steps)]
-		if i < few {
+		if i < few && seen[i].bound != nil {
 			s.bound, s.entry, s.hash, s.empty = seen[i].bound, seen[i].entry, seen[i].hash, seen[i].empty
-		}
-		if s.bound == nil || i >= few {
-			s.sight = sight{}
-			s.see(l, c, r)
+		} else {
+			s.bound, s.entry, s.hash, s.empty = l.see(c, r)
 		}
 		if s.bound.free {
 			continue
 		}
-		steps = steps[:len(steps)+1]
 		s.prepare(l, c)
-		enforced = enforced || !c.rule.Shadow
+		steps = steps[:len(steps)+1]
+		enforced = enforced || !c.shadow
 	}
-	if n < 0 && !enforced {
-		*p = Permit{why: ReasonNever} // no rule to name
-		return false, true
-	}
-	if len(steps) == 0 {
+	g.steps, g.n = steps, n
+	if len(steps) == 0 || n < 0 && !enforced {
 		*p = Permit{}
-		return true, true
+		if n < 0 {
+			p.why = ReasonNever // no rule to name
+		}
+		l.grants.Put(g)
+		return n > 0, true
 	}
 
-	var few [few]uint32
-	locks := ascending(few[:0], steps)
+	var room [few]uint32
+	locks := ascending(room[:0], steps)
 	for _, i := range locks {
 		l.stripes[i].Lock()
 	}
@@ -221,11 +191,13 @@ func (l *Limiter) commit(b *book, clauses []planned, seen *[few]sight, r *Reques
 	for _, i := range locks {
 		l.stripes[i].Unlock()
 	}
-	if ok {
-		p.grant, p.turn = l.hold(steps, n)
-	}
 	if done {
 		note(steps, ok, now)
+	}
+	if ok {
+		p.grant, p.turn = g, g.state.Load()>>1
+	} else {
+		l.grants.Put(g)
 	}
 	return ok, done
 }
@@ -240,9 +212,26 @@ func (s *step) prepare(l *Limiter, c *planned) {
 	}
 	s.stripe = l.stripe(s.hash)
 	s.shard = &c.shards[s.stripe]
-	if s.entry == nil && s.bound.named == nil && !s.bound.holds && c.crowded() {
+	if s.entry == nil && !s.bound.named && !s.bound.holds && c.crowded() {
 		l.sweep(c.clause)
 	}
+}
+
+// find finds the entry under the lock: it may have come or gone since.
+func (s *step) find(r *Request) {
+	if by := s.clause.single(); by != "" {
+		s.entry = s.shard.find(s.hash, r.part(by).text)
+	} else {
+		s.entry = s.shard.findAll(s.hash, s.clause.ledger.parts, r)
+	}
+}
+
+// key is the key to keep in an entry.
+func (s *step) key(r *Request) string {
+	if by := s.clause.single(); by != "" {
+		return strings.Clone(r.part(by).text)
+	}
+	return join(s.clause.ledger.parts, r)
 }
 
 // ascending appends the stripes of the steps, each once.
@@ -299,8 +288,7 @@ func locked(r *Request, n int, steps []step, now int64, p *Permit) (ok, done boo
 		if s.way == pass {
 			continue
 		}
-		s.take(r, now, n) // the commit
-		left, more := s.left(now)
+		left, more := s.take(r, now, n) // the commit
 		s.tell(left, more)
 		if !s.clause.rule.Shadow {
 			p.tighten(s.bound, left, more)
@@ -316,29 +304,33 @@ func locked(r *Request, n int, steps []step, now int64, p *Permit) (ok, done boo
 // could pass. No meter changes, except that the entry comes under the present
 // bound and forgets what has left its window.
 func (s *step) opens(r *Request, now int64, n int) int64 {
-	s.find(r)
+	if s.entry == nil || s.entry.bound.Load() == nil {
+		s.find(r)
+	}
 	b := s.bound
-	s.way, s.overflow, s.seat = own, nil, false
+	s.way, s.seat = own, false
 	switch {
 	case s.entry != nil:
-		s.entry.settle(b)
-		if s.entry.after != nil && s.entry.twice(now) {
-			s.overflow = s.shard.shared()
+		if s.entry.bound.Load() != b {
+			s.entry.settle(b)
 		}
-		if b.holds && b.named == nil && s.clause.ledger.solo == nil && s.entry.meter.idles() == open {
+		if b.holds && !b.named && s.clause.ledger.solo == nil && s.entry.meter.idles() == open {
 			if s.seat = !s.clause.crowded(); !s.seat {
 				s.way = full
 			}
 		}
-	case b.named != nil || !s.clause.crowded():
-		s.way, s.seat = fresh, b.named == nil
-		if _, lately := s.shard.lately(b, now); lately {
-			s.overflow = s.shard.shared()
+	case b.named || !s.clause.crowded():
+		s.way, s.seat = fresh, !b.named
+		if s.shard.shares(now) && (s.seat || !s.clause.settled.Load()) {
+			s.entry = s.shard.emerge(b, s.key(r), s.hash)
 		}
 	case b.holds:
 		s.way = full
 	default:
-		s.way, s.overflow = over, s.shard.shared()
+		s.way = over
+		if s.entry = s.shard.overflow; s.entry != nil {
+			s.entry.settle(b)
+		}
 	}
 
 	switch {
@@ -346,41 +338,24 @@ func (s *step) opens(r *Request, now int64, n int) int64 {
 		return never
 	case s.way == full:
 		return unknown
+	case s.entry == nil:
+		return open
 	}
-	t := int64(open)
-	if s.entry != nil {
-		t = s.entry.meter.opens(now, n)
-	}
-	if s.overflow != nil {
-		s.overflow.settle(s.clause.bound)
-		t = max(t, s.overflow.meter.opens(now, n))
-	}
-	return t
+	return s.entry.meter.opens(now, n)
 }
 
 // left is how many units are free for the step, and from when more are.
 func (s *step) left(now int64) (left int, more int64) {
-	left, more = s.bound.n, never
-	if s.entry != nil {
-		left, more = s.entry.meter.left(now)
+	if s.entry == nil {
+		return s.bound.n, never
 	}
-	if s.overflow != nil {
-		switch l, m := s.overflow.meter.left(now); {
-		case l < left:
-			left, more = l, m
-		case l == left:
-			more = max(more, m)
-		}
-	}
-	return left, more
+	return s.entry.meter.left(now)
 }
 
-// tell publishes the hint: what is left, unless overflow has a say too.
+// tell publishes the hint: what is left.
 func (s *step) tell(left int, more int64) {
 	switch {
 	case s.entry == nil:
-	case s.overflow != nil:
-		s.entry.tell(unsaid)
 	case left > 0:
 		s.entry.tell(open)
 	default:
@@ -408,27 +383,29 @@ func reserve(steps []step) bool {
 	return true
 }
 
-// take counts n units, as the step was found to be counted.
-func (s *step) take(r *Request, now int64, n int) {
-	switch s.way {
-	case fresh:
-		s.entry = newEntry(s.bound, s.key(r), s.hash)
-		if after, lately := s.shard.lately(s.bound, now); lately {
-			s.entry.after = &after
-		}
-		s.shard.insert(s.clause, s.entry, now)
-	case over:
-		s.overflow = s.shard.share(s.clause, now)
-	}
-	if s.entry != nil {
-		s.entry.meter.take(now, n)
-	}
-	if s.overflow != nil {
-		s.overflow.meter.take(now, n)
-	}
+// take counts n units, as the step was found to be counted, and tells what is left.
+func (s *step) take(r *Request, now int64, n int) (left int, more int64) {
 	s.shard.admitted++
 	if s.bound.holds {
 		s.shard.held += n
+	}
+	if s.way != own {
+		s.enter(r, now)
+	}
+	return s.entry.meter.take(now, n)
+}
+
+// enter makes the entry of a newcomer, or the one that it shares.
+func (s *step) enter(r *Request, now int64) {
+	switch {
+	case s.way == fresh:
+		if s.entry == nil {
+			s.entry = newEntry(s.bound, s.key(r), s.hash)
+		}
+		s.shard.insert(s.clause, s.entry, now)
+	case s.entry == nil:
+		s.entry = newEntry(s.bound, "", 0)
+		s.shard.overflow = s.entry
 	}
 }
 
@@ -469,7 +446,7 @@ func (v *verdict) refuse(now int64, p *Permit) {
 	case v.at == unknown:
 		why = ReasonInFlight
 	}
-	v.bound.clause.ledger.count(now).refused[why].Add(1)
+	count(v.bound.tally, now).refused[why].Add(1)
 	p.grant, p.bound, p.left, p.wait = nil, v.bound, v.left, max(0, v.wait-now)
 	p.why, p.known = why, v.at < unknown
 }
@@ -479,13 +456,13 @@ func note(steps []step, admitted bool, now int64) {
 	for i := range steps {
 		s := &steps[i]
 		if s.empty {
-			s.clause.ledger.count(now).empty.Add(1)
+			count(s.bound.tally, now).empty.Add(1)
 		}
 		switch {
 		case s.way == over || s.way == full:
-			s.clause.ledger.count(now).overflowed.Add(1)
+			count(s.bound.tally, now).overflowed.Add(1)
 		case s.way == pass && admitted:
-			s.clause.ledger.count(now).shadowed.Add(1)
+			count(s.bound.tally, now).shadowed.Add(1)
 		}
 	}
 }

@@ -34,6 +34,11 @@ func (s *semaphore) opens(now int64, n int) int64 {
 	return now
 }
 
+func (s *semaphore) take(now int64, n int) (int, int64) {
+	s.held += n
+	return s.left(now)
+}
+
 func (s *semaphore) left(int64) (int, int64) {
 	if s.held == 0 || s.bound.n == 0 {
 		return s.bound.n, never
@@ -41,8 +46,8 @@ func (s *semaphore) left(int64) (int, int64) {
 	return max(0, s.bound.n-s.held), unknown
 }
 
-func (s *semaphore) take(_ int64, n int)      { s.held += n }
 func (s *semaphore) change(b *bound, _ int64) { s.bound = b }
+func (s *semaphore) copy() meter              { panic("core: what is held cannot be copied") }
 func (s *semaphore) forget()                  {}
 
 func (s *semaphore) idles() int64 {

@@ -30,14 +30,17 @@ type meter interface {
 	// which may be early but never late; or [unknown]: it opens when somebody is
 	// done; or [never]: n does not fit the limit at all.
 	opens(now int64, n int) int64
-	// take lets n pass now. What is open stays open until somebody takes.
-	take(now int64, n int)
+	// take lets n pass now, and tells what is left. What is open stays open until
+	// somebody takes.
+	take(now int64, n int) (left int, more int64)
 	// left is how many units are free now, and from when more are: an instant as
 	// of opens, unknown, or never.
 	left(now int64) (n int, more int64)
 	// idles is from when a fresh meter would answer alike, so that this one can be
 	// forgotten: at most now if it would already, an instant, or unknown.
 	idles() int64
+	// copy is another count that answers alike. Not asked of holders.
+	copy() meter
 	// change goes on under another limit of the same kind. What was counted at or
 	// before floor is forgotten, except what is held.
 	change(b *bound, floor int64)
@@ -73,15 +76,10 @@ type bound struct {
 	n      int
 	per    int64   // the window in nanoseconds; 0 for what is in flight
 	slice  int64   // see [slice]
-	named  *naming // for a value in For; nil for most keys
+	named  bool    // for a value in For
 	free   bool    // Unlimited
 	holds  bool    // its meters are holders
-}
-
-// A naming is the change of a rule that put a value into For, where it is still.
-type naming struct {
-	change int
-	at     int64
+	tally  []tally // the ledger\'s
 }
 
 // later is t + d, saturating: neither is negative.

@@ -10,67 +10,22 @@ import (
 // newcomers, but costs no memory, and forgives nobody.
 //
 // A key that then gets an entry of its own may have units in the shared count,
-// which nobody can tell apart any more. So it is counted by both, and must have
-// room in both, until those units have left: Per after the last instant, as
-// known when the entry was made, at which something was counted in overflow
-// only. That instant is fixed then, so moving out always ends; and what is
-// counted by both does not move it for others.
+// which nobody can tell apart any more. So it starts with a copy of all of that,
+// as if it were its own: at least what it has used, and gone when that has left.
 
-// twice reports that the entry is counted in overflow too. Needs the lock.
-func (e *entry) twice(now int64) bool {
-	if e.after == nil {
-		return false
-	}
-	if now < later(*e.after, e.bound.Load().per) {
-		return true
-	}
-	e.after = nil
-	return false
+// shares reports that units are in overflow. Needs the lock.
+func (s *shard) shares(now int64) bool {
+	return s.overflow != nil && s.overflow.meter.idles() > now
 }
 
-// An overflow is the shared count of one stripe. Its entry is in no table.
-type overflow struct {
-	*entry
-	last  naming // the last instant at which something was counted here only
-	first int    // the change of the rule by which what is here only began
-}
-
-// shared is the entry of the overflow, if there is one. Needs the lock.
-func (s *shard) shared() *entry {
-	if s.overflow == nil {
-		return nil
-	}
-	return s.overflow.entry
-}
-
-// share is shared for one who is about to be counted there only.
-func (s *shard) share(c *clause, now int64) *entry {
-	if s.overflow == nil {
-		s.overflow = &overflow{entry: newEntry(c.bound, "", 0)}
-	}
-	o := s.overflow
-	if o.meter.idles() <= now {
-		o.first = c.change
-	}
-	o.last = naming{c.change, now}
-	return o.entry
-}
-
-// lately reports that overflow may have units of a key that had no entry, and the
-// last instant at which it may have been counted there. A value in For never is,
-// from the time on at which it was named. Needs the lock.
-func (s *shard) lately(b *bound, now int64) (after int64, lately bool) {
-	if s.overflow == nil {
-		return 0, false
-	}
-	last := s.overflow.last
-	if b.named != nil && last.change >= b.named.change {
-		last = *b.named
-		if s.overflow.first >= b.named.change {
-			return 0, false
-		}
-	}
-	return last.at, now < later(last.at, b.per)
+// emerge makes an entry of a key that was counted in overflow. Needs the lock.
+func (s *shard) emerge(b *bound, key string, hash uint64) *entry {
+	e := &entry{key: key, hash: hash, meter: s.overflow.meter.copy()}
+	was := s.overflow.bound.Load()
+	e.meter.change(b, b.clause.floorOf(was))
+	e.opens.Store(unsaid)
+	e.bound.Store(b)
+	return e
 }
 
 // A sweep goes round all stripes of a ledger, again and again, some slots at a

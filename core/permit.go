@@ -158,54 +158,27 @@ func smaller(a, b, c, d int) bool {
 	return hi < hi2 || hi == hi2 && lo < lo2
 }
 
-// A grant is what an admitted request took. Grants are used again; each use is a
-// turn, and a permit of an earlier turn reaches nobody.
+// A grant is what an admitted request took: the steps of its decision. Grants are
+// used again; each use is a turn, and a permit of an earlier turn reaches nobody.
 type grant struct {
 	limiter *Limiter
 	state   atomic.Uint64 // turn<<1, +1 if failed
-	taken   []taken       // the first used of it; what is held comes first, by stripe
-	used    int
-	held    int
-	room    [few]taken
+	n       int           // units
+	steps   []step        // as of the decision
+	room    [few]step
 }
 
-type taken struct {
-	ledger *ledger
-	entry  *entry
-	shard  *shard
-	n      int
-	stripe uint32
-}
-
-// hold makes a grant of what the steps took.
-func (l *Limiter) hold(steps []step, n int) (g *grant, turn uint64) {
-	g, _ = l.grants.Get().(*grant)
+// borrow is a grant with room for so many steps.
+func (l *Limiter) borrow(steps int) *grant {
+	g, _ := l.grants.Get().(*grant)
 	if g == nil {
 		g = &grant{limiter: l}
-		g.taken = g.room[:]
+		g.steps = g.room[:0]
 	}
-	if len(steps) > len(g.taken) {
-		g.taken = make([]taken, len(steps))
+	if cap(g.steps) < steps {
+		g.steps = make([]step, 0, steps)
 	}
-	g.used, g.held = 0, 0
-	for i := range steps {
-		s := &steps[i]
-		if s.way == pass {
-			continue
-		}
-		at := g.used
-		g.used++
-		if s.bound.holds { // into its place among the held; the first of the others makes room
-			g.taken[at] = g.taken[g.held]
-			for at = g.held; at > 0 && g.taken[at-1].stripe > s.stripe; at-- {
-				g.taken[at] = g.taken[at-1]
-			}
-			g.held++
-		}
-		t := &g.taken[at]
-		t.ledger, t.entry, t.shard, t.n, t.stripe = s.clause.ledger, s.entry, s.shard, n, s.stripe
-	}
-	return g, g.state.Load() >> 1
+	return g
 }
 
 // fail marks the turn, unless it is over.
@@ -223,32 +196,43 @@ func (g *grant) release(turn uint64) {
 		failed = true
 	}
 	l := g.limiter
-	for i := range g.held {
-		t := &g.taken[i]
-		if i == 0 || g.taken[i-1].stripe != t.stripe {
-			l.stripes[t.stripe].Lock()
+	var room [few]*step
+	held := room[:0] // by stripe
+	for i := range g.steps {
+		s := &g.steps[i]
+		if s.way == pass {
+			continue
 		}
-		t.give()
-	}
-	for i := range g.held {
-		if t := &g.taken[i]; i == 0 || g.taken[i-1].stripe != t.stripe {
-			l.stripes[t.stripe].Unlock()
+		if failed {
+			count(s.bound.tally, int64(turn)).failed.Add(1)
+		}
+		if s.bound.holds {
+			held = append(held, s)
+			for j := len(held) - 1; j > 0 && held[j].stripe < held[j-1].stripe; j-- {
+				held[j], held[j-1] = held[j-1], held[j]
+			}
 		}
 	}
-	if failed {
-		for i := range g.used {
-			g.taken[i].ledger.count(int64(turn)).failed.Add(1)
+	for i, s := range held {
+		if i == 0 || held[i-1].stripe != s.stripe {
+			l.stripes[s.stripe].Lock()
+		}
+		s.give(g.n)
+	}
+	for i, s := range held {
+		if i == 0 || held[i-1].stripe != s.stripe {
+			l.stripes[s.stripe].Unlock()
 		}
 	}
-	l.grants.Put(g) // and what it took, which the pool keeps alive for two collections at most
+	l.grants.Put(g) // the pool keeps alive what it took, for two collections at most
 }
 
 // give brings back what is held. Needs the lock.
-func (t *taken) give() {
-	e := t.entry
-	e.tell(e.meter.(holder).give(t.n))
-	t.shard.held -= t.n
-	if t.ledger.solo == nil && e.bound.Load().named == nil && e.meter.idles() == open {
-		t.ledger.seat(false)
+func (s *step) give(n int) {
+	e := s.entry
+	e.tell(e.meter.(holder).give(n))
+	s.shard.held -= n
+	if g := s.clause.ledger; g.solo == nil && !e.bound.Load().named && e.meter.idles() == open {
+		g.seat(false)
 	}
 }

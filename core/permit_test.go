@@ -294,6 +294,10 @@ func TestTheQuotaIsThatOfTheTightestRule(t *testing.T) {
 		check("of a refusal, that of the refusing rule", no,
 			core.Quota{Rule: "second", Limit: 4, Window: time.Second, Remaining: 0, Reset: 600 * ms})
 
+		sleepUntil(t, time.Second)
+		check("at the instant when the oldest leaves, it has left", hold(t, l, core.Request{On: "orders"}),
+			core.Quota{Rule: "second", Limit: 4, Window: time.Second, Remaining: 0, Reset: 400 * ms})
+
 		replace(t, l, core.Rule{Name: "elsewhere", On: "elsewhere", Limit: core.InFlight{N: 1}})
 		check("no rule, no quota", hold(t, l, core.Request{}), core.Quota{})
 	})

@@ -2,6 +2,7 @@ package core
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -104,7 +105,13 @@ func (w *window) gone(n int) int64 {
 	}
 }
 
-func (w *window) take(now int64, n int) {
+func (w *window) take(now int64, n int) (int, int64) {
+	w.add(now, n)
+	return w.left(now)
+}
+
+// add appends to the ring.
+func (w *window) add(now int64, n int) {
 	w.sum += n
 	if w.count > 0 {
 		newest := w.nth(w.count - 1)
@@ -161,6 +168,12 @@ func (w *window) idles() int64 {
 	return later(w.nth(w.count-1).at, w.bound.per)
 }
 
+func (w *window) copy() meter {
+	c := *w
+	c.ring = slices.Clone(w.ring)
+	return &c
+}
+
 // change keeps each admission, at its instant. Where the new limit is sliced,
 // those of one slice come together.
 func (w *window) change(b *bound, floor int64) {
@@ -173,7 +186,7 @@ func (w *window) change(b *bound, floor int64) {
 	w.ring, w.head, w.count, w.sum = nil, 0, 0, 0
 	for i := range old.count {
 		a := old.nth(i)
-		w.take(a.at, a.n)
+		w.add(a.at, a.n)
 	}
 }
 

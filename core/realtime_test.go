@@ -477,6 +477,20 @@ func TestTheCheckerFindsWhatIsBroken(t *testing.T) {
 			t.Error(proof)
 		}
 	})
+	t.Run("it always tells to wait for the whole window", func(t *testing.T) {
+		w := newNaive(n, per)
+		calls := storm(50, 150*time.Millisecond, func(c *call, _ *rand.Rand) func() {
+			w.Lock()
+			defer w.Unlock()
+			if c.ok = w.fitsLocked() && w.addLocked(); !c.ok {
+				c.refusal = core.Refusal{Known: true, RetryAfter: per}
+			}
+			return nil
+		})
+		if wrongWait(calls, per) == "" {
+			t.Error("not proved broken")
+		}
+	})
 	t.Run("slots that are counted after they are taken", func(t *testing.T) {
 		var held atomic.Int64
 		calls := storm(50, 150*time.Millisecond, func(c *call, _ *rand.Rand) func() {

@@ -54,7 +54,6 @@ func (l *Limiter) replace(rules []Rule, old *book) error {
 		if was := old.named[c.rule.Name]; was != nil && was.ledger == c.ledger {
 			c.follow(was)
 		}
-		*c.naming = naming{c.change, now}
 		c.ledger.sweep.next.Store(0)
 	}
 	l.book.Store(next)
@@ -67,20 +66,26 @@ func (l *Limiter) replace(rules []Rule, old *book) error {
 			l.settle(was.special, c)
 			l.settle(c.special, c)
 		}
+		c.settled.Store(true)
 	}
 	return nil
 }
 
 // settle brings the entries of the values in For under the clause, before the
-// next Replace. Those who decide meanwhile do the same for theirs.
+// next Replace. A value that may have been counted in overflow gets its entry now.
+// Those who decide meanwhile do the same for theirs.
 func (l *Limiter) settle(special map[value]*bound, c *clause) {
 	for v := range special {
 		hash := l.hash(v)
 		i := l.stripe(hash)
 		s := &c.ledger.open(len(l.stripes))[i]
 		l.stripes[i].Lock()
-		if e := s.find(hash, v.text); e != nil {
+		b, now := c.boundOf(v), l.now()
+		switch e := s.find(hash, v.text); {
+		case e != nil:
 			e.comply(c)
+		case b.named && !b.free && s.shares(now):
+			s.insert(c, s.emerge(b, v.text, hash), now)
 		}
 		l.stripes[i].Unlock()
 	}
@@ -89,41 +94,46 @@ func (l *Limiter) settle(special map[value]*bound, c *clause) {
 // compile makes a clause of a checked rule. It goes on with the ledger of the
 // rule that has been there under the name, if that is of the same kind and By.
 func (l *Limiter) compile(r Rule, was *clause) *clause {
-	c := &clause{rule: r, on: compile(r.On), naming: new(naming)}
-	c.bound = newBound(c, r.Limit, nil)
+	c := &clause{rule: r, on: compile(r.On)}
+	c.bound = newBound(c, r.Limit, false)
 	kept := was != nil && was.rule.kind() == r.kind() && was.rule.By == r.By
 	if r.For != nil {
 		c.special = make(map[value]*bound, len(r.For))
 		for text, limit := range r.For {
-			v, since := keep(strings.Clone(text)), c.naming
-			if kept && was.special[v] != nil {
-				since = was.special[v].named
-			}
-			c.special[v] = newBound(c, r.same(limit), since)
+			c.special[keep(strings.Clone(text))] = newBound(c, r.same(limit), true)
 		}
 	}
 	if kept {
 		c.ledger = was.ledger
-		return c
+	} else {
+		c.ledger = l.newLedger(c)
 	}
-	shares := 1
-	for shares < min(tallies, runtime.GOMAXPROCS(0)) {
-		shares *= 2
-	}
-	c.ledger = &ledger{tally: make([]tally, shares)}
-	if r.By != "" {
-		c.ledger.parts = strings.Split(r.By, ",")
-		return c
-	}
-	c.ledger.home = l.stripe(l.hash(value{text: r.Name}))
-	c.ledger.solo = new(entry)
-	if !c.bound.free {
-		c.ledger.solo = newEntry(c.bound, "", 0)
+	c.bound.tally = c.ledger.tally
+	for _, b := range c.special {
+		b.tally = c.ledger.tally
 	}
 	return c
 }
 
-func newBound(c *clause, limit Limit, named *naming) *bound {
+func (l *Limiter) newLedger(c *clause) *ledger {
+	shares := 1
+	for shares < min(tallies, runtime.GOMAXPROCS(0)) {
+		shares *= 2
+	}
+	g := &ledger{tally: make([]tally, shares)}
+	if c.rule.By != "" {
+		g.parts = strings.Split(c.rule.By, ",")
+		return g
+	}
+	g.home = l.stripe(l.hash(value{text: c.rule.Name}))
+	g.solo = new(entry)
+	if !c.bound.free {
+		g.solo = newEntry(c.bound, "", 0)
+	}
+	return g
+}
+
+func newBound(c *clause, limit Limit, named bool) *bound {
 	n, per := limit.size()
 	b := &bound{clause: c, limit: limit, n: n, per: int64(per), slice: slice(n, int64(per)), named: named}
 	_, b.free = limit.(Unlimited)
@@ -188,14 +198,13 @@ func (l *Limiter) pardon(c *clause, key []string) {
 		}
 		r.Keys = append(r.Keys, Key{by, key[i]})
 	}
-	at := planned{c, c.bound, c.ledger.solo, c.single(), c.ledger.open(len(l.stripes))}
-	var s sight
-	s.see(l, &at, &r)
-	i := l.stripe(s.hash)
+	at := c.planned(len(l.stripes))
+	_, _, hash, _ := l.see(&at, &r)
+	i := l.stripe(hash)
 	l.stripes[i].Lock()
 	defer l.stripes[i].Unlock()
-	if s.see(l, &at, &r); s.entry != nil {
-		s.entry.pardon(c)
+	if _, e, _, _ := l.see(&at, &r); e != nil {
+		e.pardon(c)
 	}
 }
 
@@ -215,7 +224,6 @@ func (s *shard) pardon(c *clause) {
 func (e *entry) pardon(c *clause) {
 	e.comply(c)
 	e.meter.forget()
-	e.after = nil
 	if !e.bound.Load().holds {
 		e.tell(open)
 	}

@@ -70,6 +70,7 @@ type tally struct {
 const tallies = 8
 
 // count is any share: the instant is as good as a random number, and at hand.
-func (g *ledger) count(now int64) *tally {
-	return &g.tally[uint64(now^now>>8)&uint64(len(g.tally)-1)] // a power of two
+// Their number is a power of two.
+func count(shares []tally, now int64) *tally {
+	return &shares[uint64(now^now>>8)&uint64(len(shares)-1)]
 }

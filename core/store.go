@@ -28,7 +28,6 @@ type entry struct {
 	bound atomic.Pointer[bound]
 
 	meter meter
-	after *int64 // counted in overflow too; see overflow.go. nil: never was
 }
 
 // told is the hint, if it speaks for b. To read bound before and after is what
@@ -84,7 +83,7 @@ func (e *entry) comply(c *clause) {
 // values in For stand beside, and of what is in flight only those in use count.
 func (e *entry) seated() bool {
 	b := e.bound.Load()
-	return b.named == nil && (!b.holds || e.meter.idles() > open)
+	return !b.named && (!b.holds || e.meter.idles() > open)
 }
 
 // A ledger is what a rule has counted: it outlives the rule's changes.
@@ -138,8 +137,8 @@ func (g *ledger) peek(i uint32) *shard {
 type shard struct {
 	table    atomic.Pointer[table]
 	keys     int
-	hand     int // where looking for the idle goes on
-	overflow *overflow
+	hand     int    // where looking for the idle goes on
+	overflow *entry // see overflow.go; in no table
 	admitted uint64
 	held     int
 	_        [16]byte // a cache line each
@@ -257,11 +256,7 @@ func (s *shard) tidy(c *clause, now int64) {
 // again. Needs the lock.
 func (e *entry) idles(c *clause) int64 {
 	e.comply(c)
-	t := e.meter.idles()
-	if e.after != nil {
-		t = max(t, later(*e.after, e.bound.Load().per))
-	}
-	return t
+	return e.meter.idles()
 }
 
 // remove forgets the entry in slot i, and closes the gap: an entry further on
