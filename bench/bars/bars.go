@@ -40,21 +40,17 @@ func bars() []bar {
 		{"refuse without a key", loops.RefuseUnkeyed, 2},
 		{"refuse by a key", loops.RefuseKeyed, 2.5},
 		{"refuse by the last of three rules", loops.RefuseThird, 3},
-		{"admit one keyed rate", loops.AdmitKeyed, 4},
+		{"admit one keyed rate (with Release)", loops.AdmitKeyed, 4},
 		{"three rules with release", loops.AdmitThree, 8},
 	}
 	for _, c := range core {
 		add(c.name+": allocations", allocs, 0, func() float64 { return allocations(c.loop()) })
 	}
-	services := func(i int) (ours, bare loops.Loop) {
-		s := loops.Services(true)[i]
-		return s.Ours, s.Bare
-	}
 	adapters := []string{"nethttpflow", "ginflow", "echoflow", "grpcflow"}
 	for i, name := range adapters {
-		add(name+" adds: allocations", allocs, 0, func() float64 {
-			ours, bare := services(i)
-			return allocations(ours) - allocations(bare)
+		add(name+" adds to an empty middleware's: allocations", allocs, 0, func() float64 {
+			s := loops.Services(true)[i]
+			return allocations(s.Ours) - allocations(s.Least)
 		})
 	}
 
@@ -76,7 +72,10 @@ func bars() []bar {
 		return ratio(loops.AdmitRate(boths[1]), loops.AdmitRate(boths[0]))
 	})
 	for i, name := range adapters {
-		add(name+" adds", ns, 500, func() float64 { return added(services(i)) })
+		add(name+" adds", ns, 500, func() float64 {
+			s := loops.Services(true)[i]
+			return added(s.Ours, s.Bare)
+		})
 	}
 
 	add("bytes a key at a million 16-byte keys", "%.0f bytes", 160, bytesPerKey)

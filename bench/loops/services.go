@@ -25,10 +25,13 @@ import (
 
 // A Service is a framework with one route and a handler that does nothing: bare,
 // behind our adapter with one rule by the client's IPv4 address, and behind
-// others that limit by the same.
+// others that limit by the same. Least is behind a middleware that does nothing,
+// which is not for nothing: echo binds each middleware to its handler anew for
+// every request, and that is an allocation whatever the middleware does.
 type Service struct {
 	Name   string
 	Bare   Loop
+	Least  Loop
 	Ours   Loop
 	Others []Loop
 }
@@ -44,6 +47,9 @@ func Services(admit bool) []Service {
 		{
 			Name: "net/http",
 			Bare: serve("bare", true, mux(func(h http.Handler) http.Handler { return h })),
+			Least: serve("empty middleware", true, mux(func(h http.Handler) http.Handler {
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.ServeHTTP(w, r) })
+			})),
 			Ours: serve("nethttpflow", admit, mux(nethttpflow.Middleware(New(One("ip", limit)), nethttpflow.Options{}))),
 			Others: []Loop{
 				serve("httprate", admit, mux(httprate.LimitBy(n, per, func(r *http.Request) (string, error) {
@@ -52,9 +58,10 @@ func Services(admit bool) []Service {
 				}))),
 			},
 		}, {
-			Name: "gin",
-			Bare: serve("bare", true, ginEngine()),
-			Ours: serve("ginflow", admit, ginEngine(ginflow.Middleware(New(One("ip", limit)), ginflow.Options{}))),
+			Name:  "gin",
+			Bare:  serve("bare", true, ginEngine()),
+			Least: serve("empty middleware", true, ginEngine((*gin.Context).Next)),
+			Ours:  serve("ginflow", admit, ginEngine(ginflow.Middleware(New(One("ip", limit)), ginflow.Options{}))),
 			Others: []Loop{
 				serve("ulule/limiter", admit, ginEngine(ululegin.NewMiddleware(
 					limiter.New(memory.NewStore(), limiter.Rate{Limit: int64(n), Period: per})))),
@@ -62,6 +69,9 @@ func Services(admit bool) []Service {
 		}, {
 			Name: "echo",
 			Bare: serve("bare", true, echoEngine()),
+			Least: serve("empty middleware", true, echoEngine(func(h echo.HandlerFunc) echo.HandlerFunc {
+				return func(c echo.Context) error { return h(c) }
+			})),
 			Ours: serve("echoflow", admit, echoEngine(echoflow.Middleware(New(One("ip", limit)), echoflow.Options{}))),
 			Others: []Loop{
 				serve("echo RateLimiter", admit, echoEngine(middleware.RateLimiter(middleware.NewRateLimiterMemoryStoreWithConfig(
@@ -69,7 +79,8 @@ func Services(admit bool) []Service {
 			},
 		}, {
 			Name: "grpc",
-			Bare: call("bare", true, func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
+			Bare: call("bare", true, nil),
+			Least: call("empty interceptor", true, func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
 				return h(ctx, req)
 			}),
 			Ours: call("grpcflow", admit, grpcflow.UnaryServerInterceptor(New(One("ip", limit)), grpcflow.Options{})),
@@ -78,7 +89,7 @@ func Services(admit bool) []Service {
 }
 
 // All are the service's loops, the bare one first.
-func (s Service) All() []Loop { return append([]Loop{s.Bare, s.Ours}, s.Others...) }
+func (s Service) All() []Loop { return append([]Loop{s.Bare, s.Least, s.Ours}, s.Others...) }
 
 func mux(limit func(http.Handler) http.Handler) http.Handler {
 	m := http.NewServeMux()
@@ -135,7 +146,8 @@ func (s *sink) Header() http.Header         { return s.header }
 func (s *sink) Write(b []byte) (int, error) { return len(b), nil }
 func (s *sink) WriteHeader(status int)      { s.status = status }
 
-// call asks an interceptor, in the context of a call that has a peer.
+// call asks an interceptor, in the context of a call that has a peer; none is the
+// handler alone.
 func call(name string, admits bool, i grpc.UnaryServerInterceptor) Loop {
 	info := &grpc.UnaryServerInfo{FullMethod: "/shop.Orders/Get"}
 	return spent(Loop{name, admits, func(n int) (admitted int) {
@@ -146,7 +158,13 @@ func call(name string, admits bool, i grpc.UnaryServerInterceptor) Loop {
 			return nil, nil
 		}
 		for range n {
-			if _, err := i(ctx, nil, info, handler); err == nil {
+			var err error
+			if i == nil {
+				_, err = handler(ctx, nil)
+			} else {
+				_, err = i(ctx, nil, info, handler)
+			}
+			if err == nil {
 				admitted++
 			}
 		}
