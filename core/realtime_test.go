@@ -203,6 +203,30 @@ func try(l *core.Limiter, c *call, r core.Request) func() {
 	return p.Release
 }
 
+// whileReloading is a storm during which rules come and go.
+func whileReloading(t *testing.T, l *core.Limiter, rules func(i int) []core.Rule, decide func(*call, *rand.Rand) func()) []call {
+	replace(t, l, rules(0)...)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := 1; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+				if err := l.Replace(rules(i)...); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(time.Duration(i%5) * 100 * time.Microsecond)
+			}
+		}
+	})
+	calls := storm(50, 300*time.Millisecond, decide)
+	close(stop)
+	wg.Wait()
+	return calls
+}
+
 // verify reports what the checks prove, and that the history has something to
 // prove: a full window admitted, and someone refused.
 func verify(t *testing.T, calls []call, n int, proofs ...string) {
@@ -234,7 +258,7 @@ func TestRateHoldsInRealTime(t *testing.T) {
 		rate := core.Rate{N: s.n, Per: s.per}
 		t.Run(fmt.Sprintf("%v cost %d", rate, s.cost), func(t *testing.T) {
 			l := limiterOf(t, core.Rule{Name: "r", Limit: rate})
-			calls := storm(50, 250*time.Millisecond, func(c *call, r *rand.Rand) func() {
+			calls := storm(50, 200*time.Millisecond, func(c *call, r *rand.Rand) func() {
 				c.n = 1 + r.IntN(s.cost)
 				return try(l, c, core.Request{})
 			})
@@ -255,7 +279,7 @@ func TestSeveralRulesHoldInRealTime(t *testing.T) {
 		core.Rule{Name: "slow", Limit: rates["slow"]},
 		core.Rule{Name: "held", Limit: core.InFlight{N: 3}},
 		core.Rule{Name: "fast", Limit: rates["fast"]})
-	calls := storm(50, 500*time.Millisecond, func(c *call, _ *rand.Rand) func() { return try(l, c, core.Request{}) })
+	calls := storm(50, 400*time.Millisecond, func(c *call, _ *rand.Rand) func() { return try(l, c, core.Request{}) })
 	of := func(rule string) []call {
 		return where(calls, func(c call) bool { return c.ok || c.refusal.Rule == rule })
 	}
@@ -270,7 +294,7 @@ func TestKeysHoldInRealTime(t *testing.T) {
 	limits := map[string]core.Limit{"3": core.Rate{N: 2, Per: 10 * time.Millisecond}}
 	rate := core.Rate{N: 5, Per: 30 * time.Millisecond}
 	l := limiterOf(t, core.Rule{Name: "r", By: "ip", Limit: rate, For: limits})
-	calls := storm(50, 400*time.Millisecond, func(c *call, r *rand.Rand) func() {
+	calls := storm(50, 300*time.Millisecond, func(c *call, r *rand.Rand) func() {
 		c.key = fmt.Sprint(r.IntN(8))
 		return try(l, c, of("ip", c.key))
 	})
@@ -285,32 +309,43 @@ func TestKeysHoldInRealTime(t *testing.T) {
 	}
 }
 
+// More keys than there is room for move in and out of what they share, while
+// MaxKeys goes up and down. None gets more than its limit, and those in For
+// neither less.
+func TestKeysBeyondMaxKeysHoldInRealTime(t *testing.T) {
+	const n, per = 3, 10 * time.Millisecond
+	rule := core.Rule{Name: "r", By: "ip", Limit: core.Rate{N: n, Per: per}, For: map[string]core.Limit{"0": core.Rate{N: n, Per: per}}}
+	l := limiterOf(t, rule)
+	reload := func(i int) []core.Rule {
+		rule.MaxKeys = 1 + i%20
+		return []core.Rule{rule}
+	}
+	calls := whileReloading(t, l, reload, func(c *call, r *rand.Rand) func() {
+		c.key = fmt.Sprint(r.IntN(40))
+		return try(l, c, of("ip", c.key))
+	})
+	for i := range 40 {
+		key := fmt.Sprint(i)
+		his := where(calls, func(c call) bool { return c.key == key })
+		if proof := above(his, n, per); proof != "" {
+			t.Errorf("key %s: %s", key, proof)
+		}
+		if i == 0 {
+			verify(t, his, n, below(his, n, per), wrongWait(his, per))
+		}
+	}
+	if s := statOf(t, l, "r"); s.Overflowed == 0 {
+		t.Error("no key was beyond MaxKeys")
+	}
+}
+
 // Reloads of other rules gain and lose nothing; lowering and raising a limit
 // gains nothing above the higher and loses nothing below the lower.
 func TestReplaceHoldsInRealTime(t *testing.T) {
 	const low, high, per = 10, 20, 50 * time.Millisecond
 	l := limiterOf(t)
-	storms := func(rules func(i int) []core.Rule) []call {
-		replace(t, l, rules(0)...)
-		stop := make(chan struct{})
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			for i := 1; ; i++ {
-				select {
-				case <-stop:
-					return
-				default:
-					replace(t, l, rules(i)...)
-					time.Sleep(time.Duration(i%5) * 100 * time.Microsecond)
-				}
-			}
-		})
-		calls := storm(50, 300*time.Millisecond, func(c *call, _ *rand.Rand) func() { return try(l, c, core.Request{}) })
-		close(stop)
-		wg.Wait()
-		return calls
-	}
-	calls := storms(func(i int) []core.Rule {
+	decide := func(c *call, _ *rand.Rand) func() { return try(l, c, core.Request{}) }
+	calls := whileReloading(t, l, func(i int) []core.Rule {
 		rules := []core.Rule{
 			{Name: "same", Limit: core.Rate{N: high, Per: per}},
 			{Name: "other", On: "elsewhere", Limit: core.Rate{N: 1 + i, Per: per}},
@@ -322,11 +357,11 @@ func TestReplaceHoldsInRealTime(t *testing.T) {
 			rules = rules[:1]
 		}
 		return rules
-	})
+	}, decide)
 	verify(t, calls, high, above(calls, high, per), below(calls, high, per), wrongWait(calls, per))
-	calls = storms(func(i int) []core.Rule {
+	calls = whileReloading(t, l, func(i int) []core.Rule {
 		return []core.Rule{{Name: "changes", Limit: core.Rate{N: []int{low, high}[i%2], Per: per}}}
-	})
+	}, decide)
 	verify(t, calls, high, above(calls, high, per), below(calls, low, per), wrongWait(calls, per))
 }
 
