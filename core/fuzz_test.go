@@ -593,7 +593,9 @@ func (p *play) drawRules(old []core.Rule) (rules []core.Rule) {
 		case k < 7:
 			r.For = p.drawFor(r.By, kind(r))
 		case k < 8:
-			r.Shadow = !p.crowded && p.pick(2) == 0
+			if r.Shadow = !p.crowded && p.pick(2) == 0; p.crowded {
+				r.MaxKeys = 1 + p.pick(3)
+			}
 			r.On = one(&p.source, patterns)
 		case k < 9:
 			r = p.drawRule(r.Name)
@@ -988,6 +990,26 @@ func TestAKeyThatIsNamedWhileItSharesKeepsItsCount(t *testing.T) {
 				t.Error("admitted, though two were admitted in the hour and two may be")
 			}
 			time.Sleep(time.Minute)
+		}
+	})
+}
+
+// A value that is in For has never shared its count, and a reload of something
+// else must not make it.
+func TestAKeyThatStaysInForSharesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := core.Rate{N: 3, Per: time.Minute}
+		rule := core.Rule{Name: "r", By: "ip", Limit: limit, For: map[string]core.Limit{"named": limit}, MaxKeys: 1}
+		w := newLimited([]core.Rule{rule})
+		for i := range 2000 { // enough for each stripe
+			w.ask(0, "Do", of("ip", fmt.Sprint(i)))
+		}
+		rule.MaxKeys = 2
+		w.replace(0, []core.Rule{rule})
+		for range limit.N {
+			if a, _ := w.ask(0, "Do", of("ip", "named")); !a.ok {
+				t.Fatalf("refused for others' sake: %v", a)
+			}
 		}
 	})
 }
