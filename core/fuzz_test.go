@@ -1013,3 +1013,24 @@ func TestAKeyThatStaysInForSharesNothing(t *testing.T) {
 		}
 	})
 }
+
+// A script found it: what keys shared was looked at by the window of before the
+// reload, in which it had left, and so forgotten.
+func TestWhatIsSharedIsRememberedInALongerWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rule := core.Rule{Name: "r", By: "ip", Limit: core.Rate{N: 2, Per: time.Second}, MaxKeys: 1}
+		w := newLimited([]core.Rule{rule})
+		for _, key := range []string{"seated", "a", "a"} {
+			if a, _ := w.ask(0, "Do", of("ip", key)); !a.ok {
+				t.Fatalf("%q: %v", key, a)
+			}
+		}
+		time.Sleep(time.Second - 1)
+		rule.Limit, rule.MaxKeys = core.Rate{N: 2, Per: time.Hour}, 2
+		w.replace(0, []core.Rule{rule})
+		time.Sleep(time.Second)
+		if a, _ := w.ask(0, "Do", of("ip", "a")); a.ok {
+			t.Error("admitted, though two were admitted in the hour and two may be")
+		}
+	})
+}
