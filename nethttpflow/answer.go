@@ -116,7 +116,7 @@ func (l Legacy) announce(h http.Header, q core.Quota, reset time.Duration) {
 		prefix = "Ratelimit-"
 	}
 	h.Set(prefix+"Limit", strconv.Itoa(q.Limit))
-	h.Set(prefix+"Remaining", strconv.Itoa(max(0, q.Remaining)))
+	h.Set(prefix+"Remaining", strconv.Itoa(q.Remaining))
 	switch {
 	case reset <= 0:
 		h.Del(prefix + "Reset")
@@ -213,11 +213,10 @@ func quoted(b []byte, name string) []byte {
 	return append(b, '"')
 }
 
-// integer appends n as an Integer of RFC 9651, which has at most 15 digits. A
-// ring that Replace has made smaller holds more than its limit: that is none
-// left.
+// integer appends n, which is not negative, as an Integer of RFC 9651, which has
+// at most 15 digits.
 func integer(b []byte, n int) []byte {
-	return strconv.AppendInt(b, min(max(int64(n), 0), 999_999_999_999_999), 10)
+	return strconv.AppendInt(b, min(int64(n), 999_999_999_999_999), 10)
 }
 
 // seconds is d, up to the next whole second.

@@ -199,6 +199,24 @@ func TestHeadersSaysWhenFieldsAreTold(t *testing.T) {
 	}
 }
 
+// A request that costs more than is left is refused far from the limit, and told
+// so.
+func TestNearTellsOfEveryRefusal(t *testing.T) {
+	l := limiter(t, core.Rule{Name: "r", Limit: core.Rate{N: 10, Per: time.Hour}})
+	cost := 5
+	h := nethttpflow.Middleware(l, nethttpflow.Options{
+		Headers: nethttpflow.HeadersNear,
+		Cost:    func(*http.Request) int { return cost },
+	})(ok)
+	if res := ask(h, "GET", "/"); res.StatusCode != 200 || res.Header.Get("RateLimit") != "" {
+		t.Fatalf("%s\n%s", res.Status, told(res))
+	}
+	cost = 6
+	if res := ask(h, "GET", "/"); res.StatusCode != 429 || !strings.HasPrefix(res.Header.Get("RateLimit"), `"r";r=5;t=`) {
+		t.Fatalf("%s\n%s", res.Status, told(res))
+	}
+}
+
 // A handler can see, change and extend what is told: it is set before it runs.
 func TestFieldsAreThereBeforeTheHandlerRuns(t *testing.T) {
 	l := limiter(t, core.Rule{Name: "r", Limit: core.Rate{N: 10, Per: time.Hour}})

@@ -33,6 +33,7 @@ func TestTheResourceIsMethodAndRoute(t *testing.T) {
 		{"/u/", "GET", "http://example.com/u/42/43", "GET /u/"},
 		{"/any/", "GET", "http://example.com/any", "GET /any/"}, // redirected there
 		{"/{rest...}", "OPTIONS", "http://example.com/u/42", "OPTIONS /{rest...}"},
+		{"/u/", "CONNECT", "/u/", "CONNECT /u/"},
 		{"GET  /spaced", "GET", "http://example.com/spaced", "GET /spaced"},
 		{"GET\t/tabbed", "GET", "http://example.com/tabbed", "GET /tabbed"},
 		{"PURGE /u/{id}", "PURGE", "http://example.com/u/42", "PURGE /u/{id}"}, // the program's own
