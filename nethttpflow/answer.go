@@ -17,7 +17,7 @@ const (
 	HeadersOnRefusal Headers = iota // on refusals
 	HeadersAlways                   // on all responses
 	HeadersNear                     // on refusals, and when less than a tenth of the tightest limit is left
-	HeadersNever
+	HeadersNever                    // on none
 )
 
 // Legacy is an older family of fields to tell beside RateLimit, for clients that
