@@ -25,18 +25,30 @@ import (
 
 func main() {
 	t := tally{out: os.Stdout}
-	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
-		if err == nil && d.Name() == "go.mod" {
-			err = t.module(filepath.Dir(path), os.Args[1:])
+	dirs, err := modules(".")
+	for _, dir := range dirs {
+		if err == nil {
+			err = t.module(dir, os.Args[1:])
 		}
-		return err
-	})
+	}
 	if err != nil {
 		t.fail(err.Error())
 	}
 	if !t.sum() {
 		os.Exit(1)
 	}
+}
+
+// modules lists the folders below root that have a go.mod, root first.
+func modules(root string) (dirs []string, err error) {
+	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Name() == "go.mod" {
+			dirs = append(dirs, filepath.Dir(path))
+		}
+		return err
+	})
+	slices.Sort(dirs)
+	return dirs, err
 }
 
 // module runs and counts the tests of one module.
