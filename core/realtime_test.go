@@ -103,7 +103,9 @@ func refusedWithRoom(calls []call, n int, gone func(call) time.Duration) string 
 }
 
 // wrongWait proves that a refused call was told an instant at which nothing
-// opens: no call was admitted one window before it.
+// opens: no call was admitted one window before it. Or that it waits for a unit
+// that came after it was refused: nothing takes longer than a window. Who reads
+// the clock before the lock, or before what was last told, may hear that.
 func wrongWait(calls []call, per time.Duration) string {
 	in := admittedOf(calls)
 	came := newTotals(in, func(c call) time.Duration { return c.begin })
@@ -111,7 +113,7 @@ func wrongWait(calls []call, per time.Duration) string {
 	for _, c := range calls {
 		if !c.ok {
 			d := c.refusal.RetryAfter - per
-			if !c.refusal.Known || came.until(c.end+d)-went.until(c.begin+d) <= 0 {
+			if !c.refusal.Known || d > 0 || came.until(c.end+d)-went.until(c.begin+d) <= 0 {
 				return fmt.Sprintf("refused from %v to %v with %+v; nothing opens then", c.begin, c.end, c.refusal)
 			}
 		}
@@ -269,6 +271,23 @@ func TestRateHoldsInRealTime(t *testing.T) {
 			verify(t, calls, s.n, above(calls, s.n, s.per), below(calls, s.n, s.per+late), wrongWait(calls, s.per))
 		})
 	}
+}
+
+// Decisions that take long, because many rules look on, queue at the locks: a
+// clock that was read before them is late then. Who is refused by such a clock
+// for a unit that came meanwhile is told to wait for more than a window.
+func TestTheClockIsReadUnderTheLocksInRealTime(t *testing.T) {
+	const cost, per = 2, 300 * time.Microsecond // above 1: never refused without the locks
+	rules := []core.Rule{{Name: "r", Limit: core.Rate{N: cost, Per: per}}}
+	for i := range 100 {
+		rules = append(rules, core.Rule{Name: fmt.Sprint(i), Limit: core.Rate{N: 1 << 30, Per: per}, Shadow: true})
+	}
+	l := limiterOf(t, rules...)
+	calls := storm(50, 300*time.Millisecond, func(c *call, _ *rand.Rand) func() {
+		c.n = cost
+		return try(l, c, core.Request{})
+	})
+	verify(t, calls, cost, above(calls, cost, per), below(calls, cost, per), wrongWait(calls, per))
 }
 
 // Every rule of several is held, and none is charged for what another refused:
