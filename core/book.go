@@ -16,11 +16,12 @@ type book struct {
 	named   map[string]*clause
 	exact   map[string][]int // the clauses whose On has no "*", by On
 	broad   []int            // the others
+	all     *plan            // if every rule is for all resources: then there is one plan
 	memo    [1 << 12]atomic.Pointer[plan]
 }
 
 // bind makes a book of clauses.
-func bind(clauses []*clause) *book {
+func bind(clauses []*clause, stripes int) *book {
 	b := &book{
 		clauses: clauses,
 		named:   make(map[string]*clause, len(clauses)),
@@ -33,6 +34,9 @@ func bind(clauses []*clause) *book {
 		} else {
 			b.broad = append(b.broad, i)
 		}
+	}
+	if !slices.ContainsFunc(clauses, func(c *clause) bool { return strings.Join(c.on, "") != "" || len(c.on) == 1 }) {
+		b.all = b.make(stripes, "")
 	}
 	return b
 }
@@ -80,6 +84,9 @@ const probes = 4
 // looking through the rules. The memo is bounded: where all places are taken one
 // is given up, which costs its resource another look.
 func (b *book) plan(l *Limiter, on string) *plan {
+	if b.all != nil {
+		return b.all
+	}
 	h := maphash.String(l.seed, on)
 	for i := range uint64(probes) {
 		p := b.memo[(h+i)%uint64(len(b.memo))].Load()
@@ -90,11 +97,12 @@ func (b *book) plan(l *Limiter, on string) *plan {
 			return p
 		}
 	}
-	return b.learn(h, on, len(l.stripes))
+	return b.learn(len(l.stripes), h, on)
 }
 
-func (b *book) learn(h uint64, on string, stripes int) *plan {
-	p := &plan{on: strings.Clone(on), hash: h}
+// make looks through the rules.
+func (b *book) make(stripes int, on string) *plan {
+	p := &plan{on: strings.Clone(on)}
 	apply := slices.Clone(b.exact[on])
 	for _, i := range b.broad {
 		if b.clauses[i].on.matches(on) {
@@ -108,6 +116,18 @@ func (b *book) learn(h uint64, on string, stripes int) *plan {
 				p.clauses = append(p.clauses, c.planned(stripes))
 			}
 		}
+	}
+	return p
+}
+
+// longestMemo is the longest resource that the memo takes, in bytes.
+const longestMemo = 1024
+
+func (b *book) learn(stripes int, h uint64, on string) *plan {
+	p := b.make(stripes, on)
+	p.hash = h
+	if len(on) > longestMemo {
+		return p
 	}
 	at := h + h>>62 // where no place is free, any of the probes
 	for i := range uint64(probes) {
@@ -157,9 +177,13 @@ type value struct {
 const longest = 256
 
 func keep(text string) value {
-	if len(text) <= longest {
-		return value{text, 0}
+	if len(text) > longest {
+		return digest(text)
 	}
+	return value{text, 0}
+}
+
+func digest(text string) value {
 	sum := sha256.Sum256([]byte(text))
 	return value{string(sum[:]), 1}
 }

@@ -118,7 +118,7 @@ func (l *Limiter) glance(b *book, clauses []planned, seen *[few]sight, r *Reques
 			return false
 		}
 		if t > open {
-			no.hear(bound, t)
+			no = no.hear(bound, t)
 		}
 	}
 	if no.at == open {
@@ -131,7 +131,7 @@ func (l *Limiter) glance(b *book, clauses []planned, seen *[few]sight, r *Reques
 	if lacks {
 		l.lacking(clauses, r, now)
 	}
-	no.refuse(now, p)
+	no.refuse(no.why(), 0, now, p)
 	return true
 }
 
@@ -264,19 +264,23 @@ func locked(r *Request, n int, steps []step, now int64, p *Permit) (ok, done boo
 		case s.clause.rule.Shadow:
 			s.way, s.seat = pass, false
 		default:
-			no.hear(s.bound, t)
+			no = no.hear(s.bound, t)
 		}
 	}
 	if no.at > open {
+		why, left := no.why(), 0
 		for i := range steps {
 			s := &steps[i]
-			left, more := s.left(now)
-			s.tell(left, more)
+			n, more := s.left(now)
+			s.tell(n, more)
 			if s.bound == no.bound {
-				no.left, no.full = left, s.way == full
+				left = n
+				if s.way == full && no.at == unknown {
+					why = ReasonKeys
+				}
 			}
 		}
-		no.refuse(now, p)
+		no.refuse(why, left, now, p)
 		return false, true
 	}
 	if seats && !reserve(steps) {
@@ -422,32 +426,33 @@ type verdict struct {
 	at    int64
 	wait  int64 // the latest instant
 	bound *bound
-	left  int
-	full  bool // unknown because of MaxKeys
 }
 
-func (v *verdict) hear(b *bound, t int64) {
+func (v verdict) hear(b *bound, t int64) verdict {
 	if t < unknown {
 		v.wait = max(v.wait, t)
 	}
 	if t > v.at || t == v.at && b.clause.rule.Name < v.bound.clause.rule.Name {
 		v.at, v.bound = t, b
 	}
+	return v
+}
+
+// why is the reason, unless an unknown instant is due to MaxKeys.
+func (v verdict) why() Reason {
+	switch v.at {
+	case never:
+		return ReasonNever
+	case unknown:
+		return ReasonInFlight
+	}
+	return ReasonRate
 }
 
 // refuse fills in the permit of a refusal, and counts it.
-func (v *verdict) refuse(now int64, p *Permit) {
-	why := ReasonRate
-	switch {
-	case v.at == never:
-		why = ReasonNever
-	case v.at == unknown && v.full:
-		why = ReasonKeys
-	case v.at == unknown:
-		why = ReasonInFlight
-	}
+func (v verdict) refuse(why Reason, left int, now int64, p *Permit) {
 	count(v.bound.tally, now).refused[why].Add(1)
-	p.grant, p.bound, p.left, p.wait = nil, v.bound, v.left, max(0, v.wait-now)
+	p.grant, p.bound, p.left, p.wait = nil, v.bound, left, max(0, v.wait-now)
 	p.why, p.known = why, v.at < unknown
 }
 

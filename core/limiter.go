@@ -31,7 +31,7 @@ func New(rules ...Rule) (*Limiter, error) {
 		n *= 2
 	}
 	l := &Limiter{epoch: time.Now(), seed: maphash.MakeSeed(), stripes: make([]stripe, n)}
-	if err := l.replace(rules, bind(nil)); err != nil {
+	if err := l.replace(rules, bind(nil, n)); err != nil {
 		return nil, err
 	}
 	return l, nil

@@ -43,7 +43,7 @@ func (l *Limiter) replace(rules []Rule, old *book) error {
 		clauses[i] = l.compile(rules[i].normal(), was)
 		changed = append(changed, clauses[i])
 	}
-	next := bind(clauses)
+	next := bind(clauses, len(l.stripes))
 
 	for i := range l.stripes {
 		l.stripes[i].Lock()
