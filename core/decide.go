@@ -325,7 +325,7 @@ func (s *step) opens(r *Request, now int64, n int) int64 {
 		}
 	case b.named || !s.clause.crowded():
 		s.way, s.seat = fresh, !b.named
-		if s.shard.shares(now) && (s.seat || !s.clause.settled.Load()) {
+		if (s.seat || b.added && !s.clause.settled.Load()) && s.shard.shares(s.clause, now) {
 			s.entry = s.shard.emerge(b, s.key(r), s.hash)
 		}
 	case b.holds:

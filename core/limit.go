@@ -77,6 +77,7 @@ type bound struct {
 	per    int64   // the window in nanoseconds; 0 for what is in flight
 	slice  int64   // see [slice]
 	named  bool    // for a value in For
+	added  bool    // which was not there before the last change of the rule
 	free   bool    // Unlimited
 	holds  bool    // its meters are holders
 	tally  []tally // the ledger\'s

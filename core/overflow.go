@@ -14,8 +14,12 @@ import (
 // as if it were its own: at least what it has used, and gone when that has left.
 
 // shares reports that units are in overflow. Needs the lock.
-func (s *shard) shares(now int64) bool {
-	return s.overflow != nil && s.overflow.meter.idles() > now
+func (s *shard) shares(c *clause, now int64) bool {
+	if s.overflow == nil || c.bound.free {
+		return false
+	}
+	s.overflow.settle(c.bound)
+	return s.overflow.meter.idles() > now
 }
 
 // emerge makes an entry of a key that was counted in overflow. Needs the lock.

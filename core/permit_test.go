@@ -294,12 +294,21 @@ func TestTheQuotaIsThatOfTheTightestRule(t *testing.T) {
 		check("of a refusal, that of the refusing rule", no,
 			core.Quota{Rule: "second", Limit: 4, Window: time.Second, Remaining: 0, Reset: 600 * ms})
 
-		sleepUntil(t, time.Second)
-		check("at the instant when the oldest leaves, it has left", hold(t, l, core.Request{On: "orders"}),
-			core.Quota{Rule: "second", Limit: 4, Window: time.Second, Remaining: 0, Reset: 400 * ms})
-
 		replace(t, l, core.Rule{Name: "elsewhere", On: "elsewhere", Limit: core.InFlight{N: 1}})
 		check("no rule, no quota", hold(t, l, core.Request{}), core.Quota{})
+	})
+}
+
+// At the instant when a unit leaves, it is no longer in the quota.
+func TestTheQuotaForgetsWhatHasLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiterOf(t, rate(4, time.Second))
+		trace(t, l, core.Request{}, volley{0, 1, 1}, volley{400 * ms, 2, 2})
+		sleepUntil(t, time.Second)
+		want := core.Quota{Rule: "rate", Limit: 4, Window: time.Second, Remaining: 1, Reset: 400 * ms}
+		if q := hold(t, l, core.Request{}).Quota(); q != want {
+			t.Errorf("quota %+v; want %+v", q, want)
+		}
 	})
 }
 

@@ -72,7 +72,8 @@ func (l *Limiter) replace(rules []Rule, old *book) error {
 }
 
 // settle brings the entries of the values in For under the clause, before the
-// next Replace. A value that may have been counted in overflow gets its entry now.
+// next Replace. A value that is new there may have been counted in overflow, and
+// gets its entry now.
 // Those who decide meanwhile do the same for theirs.
 func (l *Limiter) settle(special map[value]*bound, c *clause) {
 	for v := range special {
@@ -84,7 +85,7 @@ func (l *Limiter) settle(special map[value]*bound, c *clause) {
 		switch e := s.find(hash, v.text); {
 		case e != nil:
 			e.comply(c)
-		case b.named && !b.free && s.shares(now):
+		case b.added && !b.free && s.shares(c, now):
 			s.insert(c, s.emerge(b, v.text, hash), now)
 		}
 		l.stripes[i].Unlock()
@@ -100,7 +101,9 @@ func (l *Limiter) compile(r Rule, was *clause) *clause {
 	if r.For != nil {
 		c.special = make(map[value]*bound, len(r.For))
 		for text, limit := range r.For {
-			c.special[keep(strings.Clone(text))] = newBound(c, r.same(limit), true)
+			v := keep(strings.Clone(text))
+			c.special[v] = newBound(c, r.same(limit), true)
+			c.special[v].added = kept && was.special[v] == nil
 		}
 	}
 	if kept {
