@@ -191,18 +191,21 @@ func digest(text string) value {
 // resource is the By that stands for the resource itself.
 const resource = "resource"
 
-// part is the request's value for one part of By.
-func (r *Request) part(by string) value {
+// text is the request's value for one part of By; "" if it lacks that.
+func (r *Request) text(by string) string {
 	if by == resource {
-		return keep(r.On)
+		return r.On
 	}
 	for k := range r.Keys {
-		if r.Keys[k].By == by {
-			return keep(r.Keys[k].Value)
+		if key := &r.Keys[k]; key.By == by {
+			return key.Value
 		}
 	}
-	return value{}
+	return ""
 }
+
+// part is text as it is kept.
+func (r *Request) part(by string) value { return keep(r.text(by)) }
 
 // single is the rule's By, if that has one part.
 func (c *clause) single() string {

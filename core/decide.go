@@ -1,6 +1,9 @@
 package core
 
-import "strings"
+import (
+	"hash/maphash"
+	"strings"
+)
 
 // The decision. What it keeps, each with a test of its name:
 //
@@ -81,12 +84,17 @@ func (l *Limiter) see(c *planned, r *Request) (b *bound, e *entry, hash uint64, 
 		hash, empty = l.hashAll(c.ledger.parts, r)
 		return c.bound, c.shards[l.stripe(hash)].findAll(hash, c.ledger.parts, r), hash, empty
 	}
-	v := r.part(c.by)
-	b, hash = c.bound, l.hash(v)
-	if c.special != nil {
-		b = c.boundOf(v)
+	text := r.text(c.by)
+	hash = maphash.String(l.seed, text) &^ 1
+	if len(text) > longest {
+		v := digest(text)
+		text, hash = v.text, l.hash(v)
 	}
-	return b, c.shards[l.stripe(hash)].find(hash, v.text), hash, v.text == ""
+	b = c.bound
+	if c.special != nil {
+		b = c.boundOf(value{text, hash & 1})
+	}
+	return b, c.shards[l.stripe(hash)].find(hash, text), hash, text == ""
 }
 
 // glance refuses without a lock, if the hints for 1 unit are all known, and one
