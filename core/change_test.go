@@ -507,7 +507,7 @@ func TestAfterReplaceNobodyPassesByTheOldRules(t *testing.T) {
 			}
 		})
 	}
-	for range 300 {
+	for range 200 {
 		before := statOf(t, l, "inflight").Admitted
 		replace(t, l, inFlight(8))
 		for statOf(t, l, "inflight").Admitted == before {
