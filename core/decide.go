@@ -34,6 +34,7 @@ type step struct {
 	stripe uint32
 	way    way
 	seat   bool // the key is about to become live
+	shadow bool
 }
 
 // A way is how a step is counted.
@@ -162,6 +163,7 @@ func (l *Limiter) commit(b *book, clauses []planned, seen *[few]sight, r *Reques
 	g := l.borrow(len(clauses))
 	steps := g.steps[:0]
 	enforced := false
+	g.holds, g.rare = false, false
 	for i := range clauses {
 		c := &clauses[i]
 		s := &steps[:len(steps)+1][len(steps)]
@@ -173,9 +175,20 @@ func (l *Limiter) commit(b *book, clauses []planned, seen *[few]sight, r *Reques
 		if s.bound.free {
 			continue
 		}
-		s.prepare(l, c)
 		steps = steps[:len(steps)+1]
+		s.clause, s.shadow = c.clause, c.shadow
+		if c.solo != nil {
+			s.shard, s.stripe = &c.ledger.only, c.ledger.home
+		} else {
+			s.stripe = l.stripe(s.hash)
+			s.shard = &c.shards[s.stripe]
+			if s.entry == nil && !s.bound.named && !s.bound.holds && c.crowded() {
+				l.sweep(c.clause) // a newcomer may get the place of an idle key
+			}
+		}
 		enforced = enforced || !c.shadow
+		g.holds = g.holds || s.bound.holds
+		g.rare = g.rare || s.empty || s.shadow || s.entry == nil || s.bound.holds && c.solo == nil
 	}
 	g.steps, g.n = steps, n
 	if len(steps) == 0 || n < 0 && !enforced {
@@ -187,19 +200,28 @@ func (l *Limiter) commit(b *book, clauses []planned, seen *[few]sight, r *Reques
 		return n > 0, true
 	}
 
-	var room [few]uint32
-	locks := ascending(room[:0], steps)
-	for _, i := range locks {
-		l.stripes[i].Lock()
+	var now int64
+	if len(steps) == 1 {
+		mu := &l.stripes[steps[0].stripe]
+		mu.Lock()
+		if now = l.now(); l.book.Load() == b {
+			ok, done = locked(r, n, steps, now, p)
+		}
+		mu.Unlock()
+	} else {
+		var room [few]uint32
+		locks := ascending(room[:0], steps)
+		for _, i := range locks {
+			l.stripes[i].Lock()
+		}
+		if now = l.now(); l.book.Load() == b { // the one reading
+			ok, done = locked(r, n, steps, now, p)
+		}
+		for _, i := range locks {
+			l.stripes[i].Unlock()
+		}
 	}
-	now := l.now() // the one reading
-	if l.book.Load() == b {
-		ok, done = locked(r, n, steps, now, p)
-	}
-	for _, i := range locks {
-		l.stripes[i].Unlock()
-	}
-	if done {
+	if done && g.rare {
 		note(steps, ok, now)
 	}
 	if ok {
@@ -208,21 +230,6 @@ func (l *Limiter) commit(b *book, clauses []planned, seen *[few]sight, r *Reques
 		l.grants.Put(g)
 	}
 	return ok, done
-}
-
-// prepare finds where a clause is counted, as far as that is known without a
-// lock. A newcomer for whom there is no place may get that of an idle key.
-func (s *step) prepare(l *Limiter, c *planned) {
-	s.clause = c.clause
-	if c.solo != nil {
-		s.shard, s.stripe = &c.ledger.only, c.ledger.home
-		return
-	}
-	s.stripe = l.stripe(s.hash)
-	s.shard = &c.shards[s.stripe]
-	if s.entry == nil && !s.bound.named && !s.bound.holds && c.crowded() {
-		l.sweep(c.clause)
-	}
 }
 
 // find finds the entry under the lock: it may have come or gone since.
@@ -269,7 +276,7 @@ func locked(r *Request, n int, steps []step, now int64, p *Permit) (ok, done boo
 		switch {
 		case t <= now:
 			seats = seats || s.seat
-		case s.clause.rule.Shadow:
+		case s.shadow:
 			s.way, s.seat = pass, false
 		default:
 			no = no.hear(s.bound, t)
@@ -294,7 +301,7 @@ func locked(r *Request, n int, steps []step, now int64, p *Permit) (ok, done boo
 	if seats && !reserve(steps) {
 		return false, false
 	}
-	*p = Permit{}
+	p.bound, p.left, p.wait, p.why, p.known = nil, 0, 0, ReasonNone, false
 	for i := range steps {
 		s := &steps[i]
 		if s.way == pass {
@@ -302,7 +309,7 @@ func locked(r *Request, n int, steps []step, now int64, p *Permit) (ok, done boo
 		}
 		left, more := s.take(r, now, n) // the commit
 		s.tell(left, more)
-		if !s.clause.rule.Shadow {
+		if !s.shadow {
 			p.tighten(s.bound, left, more)
 		}
 	}
@@ -316,16 +323,32 @@ func locked(r *Request, n int, steps []step, now int64, p *Permit) (ok, done boo
 // could pass. No meter changes, except that the entry comes under the present
 // bound and forgets what has left its window.
 func (s *step) opens(r *Request, now int64, n int) int64 {
+	b := s.bound
+	s.way, s.seat = own, false
+	if s.entry == nil || b.holds || s.entry.bound.Load() != b {
+		s.settle(r, now)
+	}
+
+	switch {
+	case n < 0 || n > b.n:
+		return never
+	case s.way == full:
+		return unknown
+	case s.entry == nil:
+		return open
+	}
+	return s.entry.meter.opens(now, n)
+}
+
+// settle finds out how the step is counted, where that is not plain.
+func (s *step) settle(r *Request, now int64) {
 	if s.entry == nil || s.entry.bound.Load() == nil {
 		s.find(r)
 	}
 	b := s.bound
-	s.way, s.seat = own, false
 	switch {
 	case s.entry != nil:
-		if s.entry.bound.Load() != b {
-			s.entry.settle(b)
-		}
+		s.entry.settle(b)
 		if b.holds && !b.named && s.clause.ledger.solo == nil && s.entry.meter.idles() == open {
 			if s.seat = !s.clause.crowded(); !s.seat {
 				s.way = full
@@ -344,16 +367,6 @@ func (s *step) opens(r *Request, now int64, n int) int64 {
 			s.entry.settle(b)
 		}
 	}
-
-	switch {
-	case n < 0 || n > b.n:
-		return never
-	case s.way == full:
-		return unknown
-	case s.entry == nil:
-		return open
-	}
-	return s.entry.meter.opens(now, n)
 }
 
 // left is how many units are free for the step, and from when more are.

@@ -164,6 +164,8 @@ type grant struct {
 	limiter *Limiter
 	state   atomic.Uint64 // turn<<1, +1 if failed
 	n       int           // units
+	holds   bool          // some of them must be given back
+	rare    bool          // there may be something to note
 	steps   []step        // as of the decision
 	room    [few]step
 }
@@ -188,31 +190,37 @@ func (g *grant) fail(turn uint64) {
 
 // release ends the turn: whoever ends it gives back.
 func (g *grant) release(turn uint64) {
-	failed := false
 	if !g.state.CompareAndSwap(turn<<1, (turn+1)<<1) {
 		if !g.state.CompareAndSwap(turn<<1|1, (turn+1)<<1) {
 			return
 		}
-		failed = true
+		for i := range g.steps {
+			if s := &g.steps[i]; s.way != pass {
+				count(s.bound.tally, int64(turn)).failed.Add(1)
+			}
+		}
 	}
-	l := g.limiter
+	if g.holds {
+		g.give()
+	}
+	g.limiter.grants.Put(g) // the pool keeps alive what it took, for two collections at most
+}
+
+// give brings back what is held, under the locks.
+func (g *grant) give() {
 	var room [few]*step
 	held := room[:0] // by stripe
 	for i := range g.steps {
 		s := &g.steps[i]
-		if s.way == pass {
+		if !s.bound.holds || s.way == pass {
 			continue
 		}
-		if failed {
-			count(s.bound.tally, int64(turn)).failed.Add(1)
-		}
-		if s.bound.holds {
-			held = append(held, s)
-			for j := len(held) - 1; j > 0 && held[j].stripe < held[j-1].stripe; j-- {
-				held[j], held[j-1] = held[j-1], held[j]
-			}
+		held = append(held, s)
+		for j := len(held) - 1; j > 0 && held[j].stripe < held[j-1].stripe; j-- {
+			held[j], held[j-1] = held[j-1], held[j]
 		}
 	}
+	l := g.limiter
 	for i, s := range held {
 		if i == 0 || held[i-1].stripe != s.stripe {
 			l.stripes[s.stripe].Lock()
@@ -224,7 +232,6 @@ func (g *grant) release(turn uint64) {
 			l.stripes[s.stripe].Unlock()
 		}
 	}
-	l.grants.Put(g) // the pool keeps alive what it took, for two collections at most
 }
 
 // give brings back what is held. Needs the lock.

@@ -107,7 +107,7 @@ func (w *window) gone(n int) int64 {
 
 func (w *window) take(now int64, n int) (int, int64) {
 	w.add(now, n)
-	return w.left(now)
+	return w.bound.n - w.sum, later(w.ring[w.head].at, w.bound.per)
 }
 
 // add appends to the ring.
