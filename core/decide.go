@@ -160,6 +160,10 @@ func (l *Limiter) commit(b *book, clauses []planned, seen *[few]sight, r *Reques
 	if n == 0 {
 		n = 1
 	}
+	if len(clauses) == 0 && n > 0 {
+		*p = Permit{}
+		return true, true
+	}
 	g := l.borrow(len(clauses))
 	steps := g.steps[:0]
 	enforced := false
