@@ -106,7 +106,10 @@ func (l *Limiter) glance(b *book, clauses []planned, seen *[few]sight, r *Reques
 	lacks := false
 	for i := range clauses {
 		c := &clauses[i]
-		bound, e, hash, empty := l.see(c, r)
+		bound, e, hash, empty := c.bound, c.solo, uint64(0), false
+		if e == nil {
+			bound, e, hash, empty = l.see(c, r)
+		}
 		if i < few {
 			s := &seen[i]
 			s.bound, s.entry, s.hash, s.empty = bound, e, hash, empty
