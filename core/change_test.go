@@ -490,41 +490,49 @@ func TestReloadsUnderLoadGiveNothing(t *testing.T) {
 // for their turn to decide, but once Replace has returned nobody is admitted by
 // what was before.
 func TestAfterReplaceNobodyPassesByTheOldRules(t *testing.T) {
-	l := limiterOf(t, inFlight(0))
-	stop := make(chan struct{})
-	var all sync.WaitGroup
-	for range 8 {
-		all.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-					p, _ := l.Try(core.Request{})
-					p.Release()
-					runtime.Gosched() // else each turn below takes a time slice of every asker
+	for _, others := range [][]core.Rule{
+		nil, // one lock for a decision
+		{rate(1<<30, time.Hour), {Name: "user", By: "user", Limit: core.InFlight{N: 100}}}, // several
+	} {
+		door := func(n int) []core.Rule { return append([]core.Rule{inFlight(n)}, others...) }
+		l := limiterOf(t, door(0)...)
+		stop := make(chan struct{})
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+						p, ok := l.Try(of("user", "ann"))
+						p.Release()
+						if !ok {
+							runtime.Gosched() // a loop without a lock would have the processor to itself
+						}
+					}
 				}
+			})
+		}
+		for range 200 {
+			before := statOf(t, l, "inflight").Admitted
+			replace(t, l, door(8)...)
+			for statOf(t, l, "inflight").Admitted == before {
+				runtime.Gosched()
 			}
-		})
+			replace(t, l, door(0)...)
+			closed := statOf(t, l, "inflight").Admitted
+			for range 20 {
+				runtime.Gosched()
+			}
+			if n := statOf(t, l, "inflight").Admitted - closed; n != 0 {
+				t.Errorf("beside %d others: %d were admitted after the door had been closed", len(others), n)
+				break
+			}
+		}
+		close(stop)
+		all.Wait()
 	}
-	for range 200 {
-		before := statOf(t, l, "inflight").Admitted
-		replace(t, l, inFlight(8))
-		for statOf(t, l, "inflight").Admitted == before {
-			runtime.Gosched()
-		}
-		replace(t, l, inFlight(0))
-		closed := statOf(t, l, "inflight").Admitted
-		for range 20 {
-			runtime.Gosched()
-		}
-		if n := statOf(t, l, "inflight").Admitted - closed; n != 0 {
-			t.Errorf("%d were admitted after the door had been closed", n)
-			break
-		}
-	}
-	close(stop)
-	all.Wait()
 }
 
 // No rules, no limits: and from the next decision on.
