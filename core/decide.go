@@ -150,7 +150,8 @@ func (l *Limiter) glance(b *book, clauses []planned, seen *[few]sight, r *Reques
 // lacking counts the rules whose key a refused request lacks.
 func (l *Limiter) lacking(clauses []planned, r *Request, now int64) {
 	for i := range clauses {
-		if b, _, _, empty := l.see(&clauses[i], r); empty && !b.free {
+		c := &clauses[i]
+		if b, _, _, empty := l.see(c, r); empty && !b.free && !c.shadow {
 			count(b.tally, now).empty.Add(1)
 		}
 	}
@@ -484,17 +485,20 @@ func (v verdict) refuse(why Reason, left int, now int64, p *Permit) {
 	p.why, p.known = why, v.at < unknown
 }
 
-// note counts what is rare.
+// note counts what is rare. Shadow rules judge only what the others admit.
 func note(steps []step, admitted bool, now int64) {
 	for i := range steps {
 		s := &steps[i]
+		if s.shadow && !admitted {
+			continue
+		}
 		if s.empty {
 			count(s.bound.tally, now).empty.Add(1)
 		}
 		switch {
 		case s.way == over || s.way == full:
 			count(s.bound.tally, now).overflowed.Add(1)
-		case s.way == pass && admitted:
+		case s.way == pass:
 			count(s.bound.tally, now).shadowed.Add(1)
 		}
 	}

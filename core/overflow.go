@@ -46,6 +46,13 @@ type sweep struct {
 	soonest int64  // when the first of those seen idles
 }
 
+// again makes the next newcomer look once more, after a change that may have made
+// entries idle.
+func (g *sweep) again() {
+	g.moved.Add(1)
+	g.next.Store(0)
+}
+
 // stretch is how many slots a sweep looks at for one newcomer. Where MaxKeys is
 // no larger than a few hundred that is a whole round, so that no newcomer is
 // turned away while a place is idle; else one may share its count meanwhile.
@@ -82,6 +89,9 @@ func (l *Limiter) sweep(c *clause) {
 		if g.moved.Load() == g.began {
 			// Who came since the round began idles no sooner than this.
 			g.next.Store(min(g.soonest, later(g.since, c.bound.per)))
+			if g.moved.Load() != g.began {
+				g.next.Store(0)
+			}
 			return
 		}
 	}

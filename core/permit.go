@@ -71,8 +71,9 @@ type Quota struct {
 	Limit     int           // N
 	Window    time.Duration // Per of a rate; 0 for a limit that counts what is in flight
 	Remaining int           // units free after the decision
-	// Reset is the time until more than Remaining is free; 0 when that is not
-	// known, as for what is in flight, or when all is free.
+	// Reset is the time until more than Remaining is free or, in a refused permit,
+	// until what was asked for is; 0 when that is not known, as for what is in
+	// flight, or when all is free.
 	Reset time.Duration
 }
 

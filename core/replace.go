@@ -54,7 +54,7 @@ func (l *Limiter) replace(rules []Rule, old *book) error {
 		if was := old.named[c.rule.Name]; was != nil && was.ledger == c.ledger {
 			c.follow(was)
 		}
-		c.ledger.sweep.next.Store(0)
+		c.ledger.sweep.again()
 	}
 	l.book.Store(next)
 	for i := range l.stripes {
@@ -175,10 +175,10 @@ func (l *Limiter) Forget(rule string, key ...string) error {
 	}
 	if len(key) > 0 {
 		l.pardon(c, key)
-		c.ledger.sweep.next.Store(0)
+		c.ledger.sweep.again()
 		return nil
 	}
-	defer c.ledger.sweep.next.Store(0)
+	defer c.ledger.sweep.again()
 	for i := range l.stripes {
 		l.stripes[i].Lock()
 		if s := c.ledger.peek(uint32(i)); s != nil {
