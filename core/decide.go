@@ -143,7 +143,7 @@ func (l *Limiter) glance(b *book, clauses []planned, seen *[few]sight, r *Reques
 	if lacks {
 		l.lacking(clauses, r, now)
 	}
-	no.refuse(no.why(), 0, now, p)
+	no.refuse(l, no.why(), 0, now, p)
 	return true
 }
 
@@ -202,7 +202,7 @@ func (l *Limiter) commit(b *book, clauses []planned, seen *[few]sight, r *Reques
 	if len(steps) == 0 || n < 0 && !enforced {
 		*p = Permit{}
 		if n < 0 {
-			p.why = ReasonNever // no rule to name
+			p.grant = &l.refusals[ReasonNever] // no rule to name
 		}
 		l.grants.Put(g)
 		return n > 0, true
@@ -213,7 +213,7 @@ func (l *Limiter) commit(b *book, clauses []planned, seen *[few]sight, r *Reques
 		mu := &l.stripes[steps[0].stripe]
 		mu.Lock()
 		if now = l.now(); l.book.Load() == b {
-			ok, done = locked(r, n, steps, now, p)
+			ok, done = g.locked(r, now, p)
 		}
 		mu.Unlock()
 	} else {
@@ -223,7 +223,7 @@ func (l *Limiter) commit(b *book, clauses []planned, seen *[few]sight, r *Reques
 			l.stripes[i].Lock()
 		}
 		if now = l.now(); l.book.Load() == b { // the one reading
-			ok, done = locked(r, n, steps, now, p)
+			ok, done = g.locked(r, now, p)
 		}
 		for _, i := range locks {
 			l.stripes[i].Unlock()
@@ -232,9 +232,7 @@ func (l *Limiter) commit(b *book, clauses []planned, seen *[few]sight, r *Reques
 	if done && g.rare {
 		note(steps, ok, now)
 	}
-	if ok {
-		p.grant, p.turn = g, g.state.Load()>>1
-	} else {
+	if !ok {
 		l.grants.Put(g)
 	}
 	return ok, done
@@ -275,7 +273,8 @@ next:
 
 // locked is the decision itself. Needs all locks, and that the book is still the
 // same.
-func locked(r *Request, n int, steps []step, now int64, p *Permit) (ok, done bool) {
+func (g *grant) locked(r *Request, now int64, p *Permit) (ok, done bool) {
+	l, n, steps := g.limiter, g.n, g.steps
 	no := verdict{at: open}
 	seats := false
 	for i := range steps {
@@ -303,13 +302,13 @@ func locked(r *Request, n int, steps []step, now int64, p *Permit) (ok, done boo
 				}
 			}
 		}
-		no.refuse(why, left, now, p)
+		no.refuse(l, why, left, now, p)
 		return false, true
 	}
 	if seats && !reserve(steps) {
 		return false, false
 	}
-	p.bound, p.left, p.wait, p.why, p.known = nil, 0, 0, ReasonNone, false
+	var q quota
 	for i := range steps {
 		s := &steps[i]
 		if s.way == pass {
@@ -318,11 +317,12 @@ func locked(r *Request, n int, steps []step, now int64, p *Permit) (ok, done boo
 		left, more := s.take(r, now, n) // the commit
 		s.tell(left, more)
 		if !s.shadow {
-			p.tighten(s.bound, left, more)
+			q = q.tighten(s.bound, left, more)
 		}
 	}
-	if p.wait > 0 {
-		p.wait -= now
+	p.grant, p.bound, p.turn, p.left = g, q.bound, g.state.Load()>>1, q.left
+	if reset := q.reset(now); g.reset.Load() != reset {
+		g.reset.Store(reset)
 	}
 	return true, true
 }
@@ -479,10 +479,9 @@ func (v verdict) why() Reason {
 }
 
 // refuse fills in the permit of a refusal, and counts it.
-func (v verdict) refuse(why Reason, left int, now int64, p *Permit) {
+func (v verdict) refuse(l *Limiter, why Reason, left int, now int64, p *Permit) {
 	count(v.bound.tally, now).refused[why].Add(1)
-	p.grant, p.bound, p.left, p.wait = nil, v.bound, left, max(0, v.wait-now)
-	p.why, p.known = why, v.at < unknown
+	p.grant, p.bound, p.turn, p.left = &l.refusals[why], v.bound, uint64(max(0, v.wait-now)), left
 }
 
 // note counts what is rare. Shadow rules judge only what the others admit.

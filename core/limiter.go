@@ -20,6 +20,10 @@ type Limiter struct {
 	stripes []stripe
 	grants  sync.Pool
 
+	// refusals are grants of nothing, one for each reason: a refused permit has
+	// one, so that it need not have the reason itself.
+	refusals [len(reasons)]grant
+
 	changing sync.Mutex // held by Replace and Forget, before any stripe
 }
 
@@ -31,6 +35,9 @@ func New(rules ...Rule) (*Limiter, error) {
 		n *= 2
 	}
 	l := &Limiter{epoch: time.Now(), seed: maphash.MakeSeed(), stripes: make([]stripe, n)}
+	for why := range l.refusals {
+		l.refusals[why].why = Reason(why)
+	}
 	if err := l.replace(rules, bind(nil, n)); err != nil {
 		return nil, err
 	}

@@ -80,14 +80,13 @@ type Quota struct {
 // A Permit is the answer to a request: the right to run until Release or, when
 // refused, the reason. It is small, and may be copied: the first Release of any
 // copy counts. The zero Permit is harmless. Safe for concurrent use.
+//
+// It has four words: a larger one would not stay in registers.
 type Permit struct {
-	grant *grant // nil: nothing to release
-	turn  uint64 // which use of the grant is meant
-	bound *bound // of the tightest rule, or of the refusing one
+	grant *grant // nil: nothing to release, and not refused
+	bound *bound // of the tightest rule, or of the refusing one; nil: of none
+	turn  uint64 // which use of the grant is meant; of a refusal, the wait
 	left  int
-	wait  int64 // until more is left; of a refusal, until the latest known instant
-	why   Reason
-	known bool
 }
 
 // Release gives back what the request holds. The first call counts, on
@@ -96,7 +95,7 @@ type Permit struct {
 // A permit that is never released holds its in-flight units for ever: defer the
 // call, or use [Limiter.Do].
 func (p Permit) Release() {
-	if p.grant != nil {
+	if p.grant != nil && p.grant.why == ReasonNone {
 		p.grant.release(p.turn)
 	}
 }
@@ -104,17 +103,17 @@ func (p Permit) Release() {
 // Fail marks the request's outcome as failed, for the statistics. Only the time
 // before Release counts.
 func (p Permit) Fail() {
-	if p.grant != nil {
+	if p.grant != nil && p.grant.why == ReasonNone {
 		p.grant.fail(p.turn)
 	}
 }
 
 // Refusal says why the request was refused; the zero Refusal if it was not.
 func (p Permit) Refusal() Refusal {
-	if p.why == ReasonNone {
+	if p.grant == nil || p.grant.why == ReasonNone {
 		return Refusal{}
 	}
-	r := Refusal{Reason: p.why, RetryAfter: time.Duration(p.wait), Known: p.known}
+	r := Refusal{Reason: p.grant.why, RetryAfter: time.Duration(p.turn), Known: p.grant.why == ReasonRate}
 	if p.bound != nil {
 		r.Rule, r.By = p.bound.clause.rule.Name, p.bound.clause.rule.By
 	}
@@ -123,7 +122,7 @@ func (p Permit) Refusal() Refusal {
 
 // Quota is that of the tightest rule: the one with the smallest part of its
 // limit remaining, the first of equals. If the request was refused, that of the
-// refusing rule. Shadow rules are not told.
+// refusing rule. Shadow rules are not told. After Release, Reset is 0.
 func (p Permit) Quota() Quota {
 	if p.bound == nil {
 		return Quota{}
@@ -134,22 +133,36 @@ func (p Permit) Quota() Quota {
 		Window:    time.Duration(p.bound.per),
 		Remaining: p.left,
 	}
-	if p.why == ReasonNone || p.known {
-		q.Reset = time.Duration(p.wait)
+	switch p.grant.why {
+	case ReasonNone:
+		q.Reset = p.grant.quotaReset(p.turn)
+	case ReasonRate:
+		q.Reset = time.Duration(p.turn)
 	}
 	return q
 }
 
-// tighten makes the quota that of b, if that is tighter. wait is an instant
-// until the decision is made.
-func (p *Permit) tighten(b *bound, left int, more int64) {
-	if p.bound != nil && !smaller(left, b.n, p.left, p.bound.n) {
-		return
+// A quota is the tightest rule's, while a decision looks for it.
+type quota struct {
+	bound *bound
+	left  int
+	more  int64
+}
+
+// tighten makes the quota that of b, if that is tighter.
+func (q quota) tighten(b *bound, left int, more int64) quota {
+	if q.bound != nil && !smaller(left, b.n, q.left, q.bound.n) {
+		return q
 	}
-	p.bound, p.left, p.wait = b, left, 0
-	if more < unknown {
-		p.wait = more
+	return quota{b, left, more}
+}
+
+// reset is how long it is until more is free, if that is known.
+func (q quota) reset(now int64) int64 {
+	if q.bound == nil || q.more >= unknown {
+		return 0
 	}
+	return q.more - now
 }
 
 // smaller reports a/b < c/d, of numbers that are not negative.
@@ -164,8 +177,10 @@ func smaller(a, b, c, d int) bool {
 type grant struct {
 	limiter *Limiter
 	state   atomic.Uint64 // turn<<1, +1 if failed
+	reset   atomic.Int64  // of the quota, in nanoseconds
 	n       int           // units
 	holds   bool          // some of them must be given back
+	why     Reason        // of those that stand for refusals: see Limiter.refusals
 	rare    bool          // there may be something to note
 	steps   []step        // as of the decision
 	room    [few]step
@@ -182,6 +197,15 @@ func (l *Limiter) borrow(steps int) *grant {
 		g.steps = make([]step, 0, steps)
 	}
 	return g
+}
+
+// quotaReset is the reset of the turn's quota, unless the turn is over.
+func (g *grant) quotaReset(turn uint64) time.Duration {
+	reset := g.reset.Load()
+	if g.state.Load()>>1 != turn {
+		return 0
+	}
+	return time.Duration(reset)
 }
 
 // fail marks the turn, unless it is over.
