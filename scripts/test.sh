@@ -11,7 +11,7 @@ if ! command -v go >/dev/null; then
 fi
 
 # On Linux the race detector needs a C compiler.
-if [ "$(go env GOOS)" = linux ] && ! command -v "$(go env CC)" >/dev/null; then
+if [ "$(go env GOOS)" = linux ] && ! command -v "$(go env CC | cut -d" " -f1)" >/dev/null; then
 	if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
 		echo "go test -race needs gcc. Install it, or run plain 'go test ./...', which passes without." >&2
 		exit 1
