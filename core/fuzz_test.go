@@ -961,7 +961,7 @@ func TestAKeyThatWasInForForgetsNothingByOlderChanges(t *testing.T) {
 			{Limit: core.Rate{N: 2, Per: time.Hour}},
 			{Limit: core.Rate{N: 1, Per: time.Hour}},
 		} {
-			time.Sleep(20)
+			time.Sleep(20 * time.Nanosecond)
 			rule.Name, rule.By = "r", "ip"
 			w.replace(0, []core.Rule{rule})
 		}

@@ -88,7 +88,7 @@ func TestAfterExactlyRetryAfterTheRequestPasses(t *testing.T) {
 			if res := ask(e, "GET", "/"); res.StatusCode != 429 {
 				t.Fatalf("a nanosecond early: %s", res.Status)
 			}
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			if res := ask(e, "GET", "/"); res.StatusCode != 200 {
 				t.Fatalf("after Retry-After: %s", res.Status)
 			}
@@ -179,6 +179,7 @@ func TestMiddlewaresOutsideSeeTheRefusal(t *testing.T) {
 	var logged int
 	var old strings.Builder
 	e.Use(
+		//lint:ignore SA1019 services still use the old logger, and it reads the status otherwise than the new one
 		middleware.LoggerWithConfig(middleware.LoggerConfig{Format: "${status}", Output: &old}),
 		middleware.RequestLoggerWithConfig(middleware.RequestLoggerConfig{
 			LogStatus:     true,

@@ -228,7 +228,7 @@ func TestSlotIsHeldWhenTheClientHasGone(t *testing.T) {
 			if s := stat(l); s.InFlight != 1 {
 				t.Errorf("%s: %v after the begin: the slot is free though the handler runs", kind, time.Since(begin))
 			}
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 			synctest.Wait()
 			if s := stat(l); s.InFlight != 0 {
 				t.Errorf("%s: %v after the begin: the slot is not back", kind, time.Since(begin))
