@@ -9,11 +9,9 @@ type Stat struct {
 	Refused    map[Reason]uint64 // requests that were refused and this rule was named
 	Shadowed   uint64            // requests that a Shadow rule would have refused
 	Failed     uint64            // admitted requests whose outcome was marked failed
-	Canceled   uint64            // requests whose context ended while they waited
 	Overflowed uint64            // decisions about keys beyond MaxKeys
 	Empty      uint64            // decisions about requests that lack a key of the rule's By
 	InFlight   int               // units held now
-	Waiting    int               // requests that wait now
 	Keys       int               // keys in memory now, those that went idle and are not yet forgotten included
 }
 

@@ -126,8 +126,7 @@ func TestStatsCountMissingKeys(t *testing.T) {
 	}
 }
 
-// Keys are those in memory, overflows the decisions about others; waiting is
-// nobody, since nobody waits.
+// Keys are those in memory, overflows the decisions about others.
 func TestStatsCountKeys(t *testing.T) {
 	l := limiterOf(t, core.Rule{Name: "ip", By: "ip", Limit: core.Rate{N: 2, Per: time.Hour}, MaxKeys: 3})
 	for i := range 10 {
@@ -136,9 +135,6 @@ func TestStatsCountKeys(t *testing.T) {
 	s := statOf(t, l, "ip")
 	if s.Keys != 3 || s.Overflowed != 7 {
 		t.Errorf("%d keys, %d overflowed; want 3 and 7", s.Keys, s.Overflowed)
-	}
-	if s.Waiting != 0 || s.Canceled != 0 {
-		t.Errorf("%d waiting, %d canceled; want none", s.Waiting, s.Canceled)
 	}
 }
 
