@@ -35,12 +35,13 @@ func (l *Limiter) replace(rules []Rule, old *book) error {
 	clauses := make([]*clause, len(rules))
 	var changed []*clause
 	for i := range rules {
-		was := old.named[rules[i].Name]
-		if was != nil && reflect.DeepEqual(was.rule, rules[i].normal()) {
+		r := rules[i].normal()
+		was := old.named[r.Name]
+		if was != nil && reflect.DeepEqual(was.rule, r) {
 			clauses[i] = was
 			continue
 		}
-		clauses[i] = l.compile(rules[i].normal(), was)
+		clauses[i] = l.compile(r, was)
 		changed = append(changed, clauses[i])
 	}
 	next := bind(clauses, len(l.stripes))
@@ -73,8 +74,7 @@ func (l *Limiter) replace(rules []Rule, old *book) error {
 
 // settle brings the entries of the values in For under the clause, before the
 // next Replace. A value that is new there may have been counted in overflow, and
-// gets its entry now.
-// Those who decide meanwhile do the same for theirs.
+// gets its entry now. Those who decide meanwhile do the same for theirs.
 func (l *Limiter) settle(special map[value]*bound, c *clause) {
 	for v := range special {
 		hash := l.hash(v)
