@@ -495,7 +495,7 @@ func note(steps []step, admitted bool, now int64) {
 			count(s.bound.tally, now).empty.Add(1)
 		}
 		switch {
-		case s.way == over || s.way == full:
+		case s.way == over || s.way == full || s.way == fresh && s.entry != nil && !admitted:
 			count(s.bound.tally, now).overflowed.Add(1)
 		case s.way == pass:
 			count(s.bound.tally, now).shadowed.Add(1)

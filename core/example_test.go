@@ -46,7 +46,7 @@ func ExampleNew() {
 	fmt.Println(err)
 	// Output:
 	// core: rule "orders" (number 1): Limit: Rate.N is -1; want 0, which blocks, or more
-	// core: rule "client" (number 2): By is "tenant, ip"; want the names of keys joined by single commas, such as "tenant,resource"
+	// core: rule "client" (number 2): By is "tenant, ip"; want the names of keys joined by single commas, without spaces, such as "tenant,resource"
 }
 
 // A permit is the right to run until it is released.

@@ -617,3 +617,71 @@ func TestKeysAreForgottenOnlyWhenIdleInARace(t *testing.T) {
 		hold(t, l, of("user", fmt.Sprint(k)))
 	}
 }
+
+// MaxKeys is lowered while many idle keys are in memory. They are nobody, so
+// newcomers find room at once, in tables that were made for many more.
+func TestIdleKeysMakeRoomAfterMaxKeysIsLowered(t *testing.T) {
+	for _, c := range []struct{ idle, most int }{{2000, 1000}, {50_000, 1000}, {50_000, 5000}} {
+		synctest.Test(t, func(t *testing.T) {
+			l := limiterOf(t, user(core.Rate{N: 1, Per: time.Second}, c.idle))
+			for i := range c.idle {
+				l.Try(of("user", fmt.Sprint("idle-", i)))
+			}
+			time.Sleep(time.Hour)
+			replace(t, l, user(core.Rate{N: 1, Per: time.Second}, c.most))
+			for volley := range 5 {
+				for i := range c.most * 9 / 10 {
+					if _, ok := l.Try(of("user", fmt.Sprint(volley, "-", i))); !ok {
+						t.Fatalf("%d idle, %d may live: newcomer %d of volley %d is refused", c.idle, c.most, i, volley)
+					}
+				}
+				time.Sleep(time.Hour)
+			}
+		})
+	}
+}
+
+// As many keys as may live come in each window, always others.
+func TestAFullHouseOfNewKeysInEachWindow(t *testing.T) {
+	for _, most := range []int{300, 1000} {
+		synctest.Test(t, func(t *testing.T) {
+			l := limiterOf(t, user(core.Rate{N: 1, Per: time.Second}, most))
+			for round := range 100 {
+				for i := range most {
+					if _, ok := l.Try(of("user", fmt.Sprint(round, "-", i))); !ok {
+						t.Fatalf("of %d, newcomer %d of round %d is refused", most, i, round)
+					}
+				}
+				time.Sleep(time.Second)
+			}
+		})
+	}
+}
+
+// A key that was busy once, and now asks once in each window, does not hold the
+// memory of its busy time.
+func TestAKeyShrinksAfterItWasBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const keys, n = 200, 4096
+		l := limiterOf(t, user(core.Rate{N: n, Per: time.Second}, 0))
+		before := heap()
+		ask := func(times int) {
+			for i := range keys {
+				for range times {
+					l.Try(of("user", fmt.Sprint(i)))
+					time.Sleep(time.Nanosecond)
+				}
+			}
+		}
+		ask(n)
+		busy := heap() - before
+		for range 10 {
+			time.Sleep(2 * time.Second)
+			ask(1)
+		}
+		if calm := heap() - before; calm > keys*2048 || busy < keys*n*16 {
+			t.Errorf("%d bytes when busy, %d after; want at most 2 KiB a key", busy, calm)
+		}
+		runtime.KeepAlive(l)
+	})
+}

@@ -91,7 +91,7 @@ func later(t, d int64) int64 {
 	return t + d
 }
 
-// Unlimited lets everything pass and counts nothing. In [Rule].For it exempts a
+// Unlimited lets everything pass and counts nothing, in statistics neither. In [Rule].For it exempts a
 // value; as a rule's Limit it leaves only the values in For limited.
 type Unlimited struct{}
 

@@ -11,8 +11,11 @@ import (
 )
 
 // A Limiter is the rules and their counts: the front door. Make it with [New].
-// It is safe for concurrent use, has no goroutine, and needs no Close. The zero
-// Limiter has no rules to hold, so it panics when asked.
+// It is safe for concurrent use, has no goroutine, and needs no Close. It must not
+// be copied. The zero Limiter has no rules to hold, so it panics when asked.
+//
+// In a bubble of testing/synctest, whose time is its own, use only limiters made
+// inside.
 type Limiter struct {
 	epoch   time.Time
 	seed    maphash.Seed
@@ -50,6 +53,9 @@ func (l *Limiter) now() int64 { return int64(time.Since(l.epoch)) }
 
 // rules is the present book.
 func (l *Limiter) rules() *book {
+	if l == nil {
+		panic("core: the Limiter is nil; make one with New")
+	}
 	b := l.book.Load()
 	if b == nil {
 		panic("core: the Limiter was not made by New")

@@ -1,10 +1,5 @@
 package core
 
-import (
-	"sync"
-	"sync/atomic"
-)
-
 // What happens to the keys of a rate beyond MaxKeys. They share one strict count
 // a stripe, under the rule's own limit: a flood of invented keys can lock out
 // newcomers, but costs no memory, and forgives nobody.
@@ -32,99 +27,75 @@ func (s *shard) emerge(b *bound, key string, hash uint64) *entry {
 	return e
 }
 
-// A sweep goes round all stripes of a ledger, again and again, some slots at a
-// time, to find idle entries whose place a newcomer can have.
-type sweep struct {
-	next  atomic.Int64  // nothing is idle before this instant
-	moved atomic.Uint64 // entries may have moved: a round may have missed one
+// stretch is how many slots a sweep looks at for one newcomer. A stripe is looked
+// at only when one of its keys may have gone idle since it was last looked
+// through, so nearly all looks find one. Where a table is no larger than this, no
+// newcomer is turned away while a place is idle; else one may share its count
+// meanwhile.
+const stretch = 4096
 
-	mu      sync.Mutex // guards what follows; taken before any stripe
-	stripe  uint32     // where the round is,
-	slot    int
-	since   int64  // when it began,
-	began   uint64 // and what moved was then
-	soonest int64  // when the first of those seen idles
-}
-
-// again makes the next newcomer look once more, after a change that may have made
-// entries idle.
-func (g *sweep) again() {
-	g.moved.Add(1)
-	g.next.Store(0)
-}
-
-// stretch is how many slots a sweep looks at for one newcomer. Where MaxKeys is
-// no larger than a few hundred that is a whole round, so that no newcomer is
-// turned away while a place is idle; else one may share its count meanwhile.
-const stretch = 1024
-
-// sweep makes a place for a newcomer who found all of MaxKeys taken: it forgets
-// an idle entry, if it finds one. It locks one stripe after the other, so it must
+// sweep makes places for a newcomer who found all of MaxKeys taken: it forgets
+// idle entries until there is one. It locks one stripe after the other, so it must
 // be called without a lock.
 func (l *Limiter) sweep(c *clause) {
-	g := &c.ledger.sweep
-	if l.now() < g.next.Load() {
-		return
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for looks := 0; looks < stretch && c.crowded(); {
-		if g.stripe == 0 && g.slot == 0 {
-			g.since, g.began, g.soonest = l.now(), g.moved.Load(), latest
-		}
-		l.stripes[g.stripe].Lock()
-		n, current := c.sweep(g.stripe, stretch-looks, l.now(), l.book.Load())
-		l.stripes[g.stripe].Unlock()
-		if !current {
-			return
-		}
-		looks += n + 1
-		if g.slot > 0 {
-			continue
-		}
-		if g.stripe++; int(g.stripe) < len(l.stripes) {
-			continue
-		}
-		g.stripe = 0
-		if g.moved.Load() == g.began {
-			// Who came since the round began idles no sooner than this.
-			g.next.Store(min(g.soonest, later(g.since, c.bound.per)))
-			if g.moved.Load() != g.began {
-				g.next.Store(0)
-			}
-			return
+	shards := c.ledger.open(len(l.stripes))
+	first := c.ledger.swept.Add(1)
+	for looks, k := 0, uint32(0); int(k) < len(shards) && looks < stretch && c.crowded(); k++ {
+		i := (first + k) % uint32(len(shards))
+		if shards[i].soonest.Load() <= l.now() {
+			looks += l.clean(c, i, stretch-looks, c.crowded)
 		}
 	}
 }
 
-// sweep looks at some slots of a stripe, until it has forgotten an entry or come
-// to the end, where slot is 0 again. Needs the lock of the stripe.
-func (c *clause) sweep(stripe uint32, most int, now int64, b *book) (looks int, current bool) {
-	if b.named[c.rule.Name] != c {
-		return 0, false
+// clean forgets idle entries of a stripe, as long as more are wanted, and looks at
+// so many slots at most.
+func (l *Limiter) clean(c *clause, stripe uint32, most int, wanted func() bool) (looks int) {
+	s := &c.ledger.open(len(l.stripes))[stripe]
+	l.stripes[stripe].Lock()
+	defer l.stripes[stripe].Unlock()
+	if l.book.Load().named[c.rule.Name] != c || s.table.Load() == nil {
+		return 0
 	}
-	g := &c.ledger.sweep
-	s := c.ledger.peek(stripe)
-	var t table
-	if s != nil && s.table.Load() != nil {
-		t = *s.table.Load()
-	}
-	for ; looks < most; looks++ {
-		if g.slot >= len(t) {
-			g.slot = 0
-			break
-		}
-		if e := t[g.slot].Load(); e != nil {
-			at := e.idles(c)
-			switch {
-			case at <= now:
-				s.remove(c, t, g.slot) // another may have moved here: look again
-				return looks + 1, true
-			case e.seated():
-				g.soonest = min(g.soonest, at)
+	now, t := l.now(), *s.table.Load()
+	for looks < most && wanted() {
+		if s.look >= len(t) {
+			s.soonest.Store(s.seen) // who came since the look began has been noted too
+			s.look, s.seen = 0, latest
+			if s.soonest.Load() > now {
+				break
 			}
 		}
-		g.slot++
+		looks++
+		if e := t[s.look].Load(); e != nil {
+			at := e.idles(c)
+			if at <= now {
+				s.remove(c, t, s.look) // another may have moved here: look again
+				continue
+			}
+			s.seen = min(s.seen, at)
+		}
+		s.look++
 	}
-	return looks, true
+	s.shrink()
+	return looks
+}
+
+// cleanAll forgets all idle entries, a few at a time, after MaxKeys was lowered:
+// newcomers need not do it.
+func (l *Limiter) cleanAll(c *clause) {
+	for i := range c.ledger.open(len(l.stripes)) {
+		for l.clean(c, uint32(i), stretch, c.exceeded) == stretch {
+		}
+	}
+}
+
+// exceeded reports that more keys than MaxKeys have entries.
+func (c *clause) exceeded() bool { return c.ledger.seats.Load() > int64(c.rule.MaxKeys) }
+
+// unknownIdle makes sweeps look at the shard, after a change that may have made
+// entries idle. Needs the lock.
+func (s *shard) unknownIdle() {
+	s.soonest.Store(open)
+	s.look, s.seen = 0, latest
 }

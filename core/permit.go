@@ -1,9 +1,11 @@
 package core
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -29,10 +31,25 @@ var reasons = [...]string{"", "never", "in_flight", "rate", "keys"}
 
 // String is the reason's name: "never", "in_flight", "rate", "keys"; "" for
 // [ReasonNone].
-func (r Reason) String() string { return reasons[r] }
+func (r Reason) String() string {
+	if int(r) < len(reasons) {
+		return reasons[r]
+	}
+	return fmt.Sprintf("reason(%d)", uint8(r))
+}
 
 // MarshalText is String, so that reasons are words in JSON.
 func (r Reason) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// UnmarshalText reads what MarshalText has written. Other text is an error.
+func (r *Reason) UnmarshalText(text []byte) error {
+	i := slices.Index(reasons[:], string(text))
+	if i < 0 {
+		return fmt.Errorf("core: there is no reason %q", text)
+	}
+	*r = Reason(i)
+	return nil
+}
 
 // A Refusal says which rule refused a request, and from when it is worth asking
 // again. As an error it is an [ErrRefused].
@@ -56,14 +73,17 @@ type Refusal struct {
 
 // Error names the rule, the reason and, where it is known, the wait.
 func (r Refusal) Error() string {
+	if r.Reason == ReasonNone {
+		return "core: not refused"
+	}
 	if r.Known {
 		return fmt.Sprintf("core: refused by rule %q: %s, retry after %v", r.Rule, r.Reason, r.RetryAfter)
 	}
 	return fmt.Sprintf("core: refused by rule %q: %s", r.Rule, r.Reason)
 }
 
-// Is makes errors.Is(refusal, ErrRefused) true.
-func (r Refusal) Is(target error) bool { return target == ErrRefused }
+// Is makes errors.Is(refusal, ErrRefused) true, but for the zero Refusal.
+func (r Refusal) Is(target error) bool { return target == ErrRefused && r.Reason != ReasonNone }
 
 // A Quota is what a rule has left for a key, as seen inside the decision.
 type Quota struct {
@@ -121,8 +141,8 @@ func (p Permit) Refusal() Refusal {
 }
 
 // Quota is that of the tightest rule: the one with the smallest part of its
-// limit remaining, the first of equals. If the request was refused, that of the
-// refusing rule. Shadow rules are not told. After Release, Reset is 0.
+// limit remaining, of equals the first by name. If the request was refused, that
+// of the refusing rule. Shadow rules are not told. After Release, Reset is 0.
 func (p Permit) Quota() Quota {
 	if p.bound == nil {
 		return Quota{}
@@ -151,8 +171,11 @@ type quota struct {
 
 // tighten makes the quota that of b, if that is tighter.
 func (q quota) tighten(b *bound, left int, more int64) quota {
-	if q.bound != nil && !smaller(left, b.n, q.left, q.bound.n) {
-		return q
+	if q.bound != nil {
+		c := compare(left, b.n, q.left, q.bound.n)
+		if c > 0 || c == 0 && q.bound.clause.rule.Name < b.clause.rule.Name {
+			return q
+		}
 	}
 	return quota{b, left, more}
 }
@@ -165,11 +188,11 @@ func (q quota) reset(now int64) int64 {
 	return q.more - now
 }
 
-// smaller reports a/b < c/d, of numbers that are not negative.
-func smaller(a, b, c, d int) bool {
+// compare compares a/b with c/d, of numbers that are not negative.
+func compare(a, b, c, d int) int {
 	hi, lo := bits.Mul64(uint64(a), uint64(d))
 	hi2, lo2 := bits.Mul64(uint64(c), uint64(b))
-	return hi < hi2 || hi == hi2 && lo < lo2
+	return cmp.Or(cmp.Compare(hi, hi2), cmp.Compare(lo, lo2))
 }
 
 // A grant is what an admitted request took: the steps of its decision. Grants are

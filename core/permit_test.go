@@ -2,6 +2,7 @@ package core_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -514,6 +515,52 @@ func TestReasonsAreWords(t *testing.T) {
 		text, err := reason.MarshalText()
 		if reason.String() != want || string(text) != want || err != nil {
 			t.Errorf("reason %d is %q, in JSON %q (%v); want %q", uint8(reason), reason, text, err, want)
+		}
+	}
+}
+
+// Statistics and refusals are read back from JSON as they were written, and text
+// that is no reason is an error.
+func TestReasonsAreReadBack(t *testing.T) {
+	for r := core.ReasonNone; r <= core.ReasonKeys; r++ {
+		text, err := json.Marshal(core.Stat{Rule: "a", Refused: map[core.Reason]uint64{r: 7}})
+		var back core.Stat
+		if err != nil || json.Unmarshal(text, &back) != nil || back.Refused[r] != 7 {
+			t.Errorf("%v: %s, %v, %+v", r, text, err, back)
+		}
+	}
+	var r core.Reason
+	if err := r.UnmarshalText([]byte("whim")); err == nil || !strings.Contains(err.Error(), "whim") {
+		t.Errorf("a reason that there is not: %v", err)
+	}
+	if s := core.Reason(77).String(); s != "reason(77)" {
+		t.Errorf("a number that is no reason: %q", s)
+	}
+}
+
+// The refusal of an admitted request is none, whoever asks.
+func TestTheZeroRefusalRefusesNothing(t *testing.T) {
+	if r := (core.Refusal{}); errors.Is(r, core.ErrRefused) || strings.Contains(r.Error(), "by rule") {
+		t.Errorf("%v", r)
+	}
+}
+
+// Of two rules with as small a part left, the quota names one whichever stands
+// first.
+func TestAmongEqualsTheQuotaGoesByName(t *testing.T) {
+	a, b := core.Rule{Name: "a", Limit: core.InFlight{N: 4}}, core.Rule{Name: "b", Limit: core.InFlight{N: 2}}
+	for _, rules := range [][]core.Rule{{a, b}, {b, a}} {
+		l := limiterOf(t, rules...)
+		hold(t, l, core.Request{}) // 3/4 and 1/2
+		p := hold(t, l, core.Request{})
+		if q := p.Quota(); q.Rule != "b" { // 2/4 and 0/2
+			t.Errorf("quota of %q", q.Rule)
+		}
+	}
+	b.Limit = core.InFlight{N: 4}
+	for _, rules := range [][]core.Rule{{a, b}, {b, a}} {
+		if q := hold(t, limiterOf(t, rules...), core.Request{}).Quota(); q.Rule != "a" {
+			t.Errorf("of equals the quota is of %q", q.Rule)
 		}
 	}
 }

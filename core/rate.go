@@ -1,6 +1,7 @@
 package core
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -14,8 +15,9 @@ import (
 // into the same slice of ⌈Per/4095⌉ leave together, with the latest of them: a
 // unit may come back one slice late, never early.
 //
-// N = 0 blocks. Per is above 0, from nanoseconds to years. A key costs 16 bytes
-// for each admission in its window, 64 KiB at most.
+// N = 0 blocks; Per is above 0 also then, from nanoseconds to years. A key costs
+// 16 bytes for each admission in its window, in a ring that grows by doubling and
+// shrinks again, 64 KiB at most.
 type Rate struct {
 	N   int
 	Per time.Duration
@@ -27,10 +29,11 @@ type Rate struct {
 const exact = 4096
 
 func (r Rate) check() error {
+	var per error
 	if r.Per <= 0 {
-		return fmt.Errorf("Rate.Per is %v; want a duration above 0, such as time.Second", r.Per)
+		per = fmt.Errorf("Rate.Per is %v; want a duration above 0, such as time.Second", r.Per)
 	}
-	return checkN("Rate", r.N)
+	return errors.Join(checkN("Rate", r.N), per)
 }
 
 func (r Rate) kind() string               { return "rate" }
@@ -121,12 +124,20 @@ func (w *window) add(now int64, n int) {
 			return
 		}
 	}
-	if int(w.count) == len(w.ring) {
-		w.grow()
+	switch room := len(w.ring); {
+	case int(w.count) == room:
+		w.resize(max(1, min(2*room, max(exact, room+1)))) // above exact only what a higher N has left
+	case room > roomy && int(w.count) < room/8:
+		w.resize(room / 2)
 	}
 	w.count++
 	*w.nth(w.count - 1) = admit{now, n}
 }
+
+// roomy is the size of a ring that is not worth shrinking. A larger one shrinks
+// when less than an eighth of it is used: a client that was busy once does not
+// hold its memory by one request in each window.
+const roomy = 64
 
 // together reports that what was admitted at a and at b, a <= b, leaves together:
 // at one instant, or in one slice.
@@ -142,10 +153,8 @@ func slice(n int, per int64) int64 {
 	return (per-1)/(exact-1) + 1
 }
 
-// grow doubles the ring. It ends at 4096 entries, except that a limit lowered
-// from below exact may still remember more than its N.
-func (w *window) grow() {
-	ring := make([]admit, max(1, min(2*len(w.ring), max(exact, len(w.ring)+1))))
+func (w *window) resize(room int) {
+	ring := make([]admit, room)
 	for i := range w.count {
 		ring[i] = *w.nth(i)
 	}

@@ -17,7 +17,8 @@ import (
 // nothing else changed, untouched; else the new limit is applied at once to
 // what is remembered, which is every admission within the old Per. So a shorter
 // window forgets what a longer one put back later would have counted. A rule
-// removed and added again starts fresh, and so does a key that was [Unlimited].
+// removed and added again starts fresh, and so does a key of a rate that was
+// [Unlimited].
 // Permits of requests in flight stay good.
 func (l *Limiter) Replace(rules ...Rule) error {
 	l.changing.Lock()
@@ -55,7 +56,11 @@ func (l *Limiter) replace(rules []Rule, old *book) error {
 		if was := old.named[c.rule.Name]; was != nil && was.ledger == c.ledger {
 			c.follow(was)
 		}
-		c.ledger.sweep.again()
+		for i := range l.stripes {
+			if s := c.ledger.peek(uint32(i)); s != nil {
+				s.unknownIdle()
+			}
+		}
 	}
 	l.book.Store(next)
 	for i := range l.stripes {
@@ -66,6 +71,9 @@ func (l *Limiter) replace(rules []Rule, old *book) error {
 		if was := old.named[c.rule.Name]; was != nil && was.ledger == c.ledger {
 			l.settle(was.special, c)
 			l.settle(c.special, c)
+			if c.rule.By != "" && c.exceeded() {
+				l.cleanAll(c)
+			}
 		}
 		c.settled.Store(true)
 	}
@@ -170,15 +178,18 @@ func (l *Limiter) Forget(rule string, key ...string) error {
 		return fmt.Errorf("core: Forget: there is no rule %q", rule)
 	}
 	if len(key) > 0 && len(key) != len(c.ledger.parts) {
-		return fmt.Errorf("core: Forget: rule %q counts by %q; want %d values, or none for all keys, but there are %d",
+		return fmt.Errorf("core: Forget: rule %q counts by %q; want as many values as that has parts, %d, or none for all keys; there are %d",
 			rule, c.rule.By, len(c.ledger.parts), len(key))
 	}
 	if len(key) > 0 {
 		l.pardon(c, key)
-		c.ledger.sweep.again()
+		for i := range l.stripes {
+			if s := c.ledger.peek(uint32(i)); s != nil {
+				s.unknownIdle()
+			}
+		}
 		return nil
 	}
-	defer c.ledger.sweep.again()
 	for i := range l.stripes {
 		l.stripes[i].Lock()
 		if s := c.ledger.peek(uint32(i)); s != nil {
@@ -208,17 +219,25 @@ func (l *Limiter) pardon(c *clause, key []string) {
 	defer l.stripes[i].Unlock()
 	if _, e, _, _ := l.see(&at, &r); e != nil {
 		e.pardon(c)
+		at.shards[i].unknownIdle()
 	}
 }
 
 // pardon clears all keys of the shard. Needs the lock.
 func (s *shard) pardon(c *clause) {
 	if at := s.table.Load(); at != nil {
-		for i := range *at {
-			if e := (*at)[i].Load(); e != nil {
-				e.pardon(c)
+		t := *at
+		for i := 0; i < len(t); {
+			e := t[i].Load()
+			if e != nil {
+				if e.pardon(c); e.meter.idles() == open {
+					s.remove(c, t, i) // another may have moved here
+					continue
+				}
 			}
+			i++
 		}
+		s.shrink()
 	}
 	s.overflow = nil
 }

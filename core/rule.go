@@ -12,7 +12,8 @@ import (
 type Request struct {
 	// On is the resource: a route template such as "GET /orders/{id}", a gRPC
 	// method, or any name of the caller's. Not a raw path: each new resource
-	// costs one scan of the rules that have a pattern.
+	// costs one scan of the rules that have a pattern, and one above 1024 bytes
+	// does so at each request.
 	On string
 	// Keys is what the request is known by. Of two with the same By the first
 	// counts. The slice and its strings are copied where they are kept.
@@ -22,14 +23,15 @@ type Request struct {
 }
 
 // A Key is one thing that a request is known by: By "ip", Value "192.0.2.7".
-// Values above 256 bytes are kept as their SHA-256.
+// Values above 256 bytes are kept as their SHA-256, which takes some memory from
+// the heap at each request.
 type Key struct{ By, Value string }
 
 // A Rule is a sentence: on these requests, by this key, this limit. Rules are
 // copied by [New] and [Limiter.Replace]; changing one later changes nothing.
 type Rule struct {
 	// Name is unique among the rules, and the only name that reaches statistics,
-	// headers and refusals. One or more printable ASCII characters.
+	// headers and refusals. 1 to 256 printable ASCII characters.
 	Name string
 	// On says which resources: "*" stands for any run of characters, an empty one
 	// and "*" itself included; everything else for itself. "" is all.
@@ -45,12 +47,14 @@ type Rule struct {
 	// requests without the key.
 	For map[string]Limit
 	// MaxKeys bounds the live keys counted apart; 0 means 1<<20. Those named in
-	// For come beside. Of further keys, those of a rate share strict counts, and
-	// an in-flight limit refuses them.
+	// For come beside. Of further keys, those of a rate share strict counts, 64 of
+	// them or, if that is more, four for each processor; an in-flight limit refuses
+	// them. Beyond some hundred keys a newcomer may also share while the place of a
+	// key that has gone idle is not found at once.
 	MaxKeys int
 	// Shadow makes the rule decide and never refuse: it takes when it has room,
 	// and else counts the request as shadowed and takes nothing. It judges only
-	// requests that all other rules admit.
+	// requests that all other rules admit. A cost below 0 is refused even so.
 	Shadow bool
 }
 
@@ -60,23 +64,27 @@ func (r *Rule) check() (wrong []error) {
 	if r.Name == "" {
 		say("Name is empty; want a unique name")
 	}
+	if len(r.Name) > longest {
+		say("Name has %d bytes; want %d at most, since names are put into headers", len(r.Name), longest)
+	}
 	if i := strings.IndexFunc(r.Name, func(c rune) bool { return c < ' ' || c > '~' }); i >= 0 {
 		say("Name has %q at byte %d; want printable ASCII, since names are put into headers", r.Name[i:i+1], i)
 	}
 	parts := strings.Split(r.By, ",")
 	for i, part := range parts {
 		if r.By != "" && (part == "" || strings.TrimSpace(part) != part) {
-			say("By is %q; want the names of keys joined by single commas, such as \"tenant,resource\"", r.By)
+			say("By is %q; want the names of keys joined by single commas, without spaces, such as \"tenant,resource\"", r.By)
 			break
 		}
 		if slices.Index(parts, part) < i {
 			say("By is %q, which has %q twice", r.By, part)
+			break
 		}
 	}
 	if r.MaxKeys < 0 {
 		say("MaxKeys is %d; want 0, which means 1<<20, or more", r.MaxKeys)
 	}
-	if err := checkLimit(r.Limit); err != nil {
+	for _, err := range all(checkLimit(r.Limit)) {
 		say("Limit: %w", err)
 	}
 	if r.For != nil && (r.By == "" || len(parts) > 1) {
@@ -89,13 +97,29 @@ func (r *Rule) check() (wrong []error) {
 	slices.Sort(values)
 	for _, v := range values {
 		limit := r.For[v]
-		if err := checkLimit(limit); err != nil {
+		wrongs := all(checkLimit(limit))
+		for _, err := range wrongs {
 			say("For[%q]: %w", v, err)
-		} else if n, _ := limit.size(); n > 0 && limit.kind() != "" && limit.kind() != r.kind() {
+		}
+		if len(wrongs) > 0 {
+			continue
+		}
+		if n, _ := limit.size(); n > 0 && limit.kind() != "" && limit.kind() != r.kind() {
 			say("For[%q] is %v; want the kind of the rule's other limits, %s, or N = 0, or Unlimited", v, limit, r.kind())
 		}
 	}
 	return wrong
+}
+
+// all is what errors.Join has joined.
+func all(err error) []error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return joined.Unwrap()
+	}
+	if err == nil {
+		return nil
+	}
+	return []error{err}
 }
 
 func checkLimit(limit Limit) error {
@@ -105,7 +129,7 @@ func checkLimit(limit Limit) error {
 	case Rate, InFlight, Unlimited:
 		return limit.check()
 	}
-	return fmt.Errorf("it is a %T; want a value, not a pointer", limit)
+	return fmt.Errorf("it is a %T; want the value of a Rate, InFlight or Unlimited, not a pointer or a type of your own", limit)
 }
 
 // kind is that of the rule's limits: of Limit or, if that is Unlimited, of those

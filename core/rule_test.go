@@ -27,6 +27,8 @@ var wrongRules = []struct {
 	{"a name that is not UTF-8", core.Rule{Name: "a\xff", Limit: simple}, []string{`\xff`, "printable"}},
 	{"a name with NUL", core.Rule{Name: "\x00", Limit: simple}, []string{`\x00`, "printable"}},
 
+	{"a name too long for a header", core.Rule{Name: strings.Repeat("n", 257), Limit: simple}, []string{"257 bytes", "256"}},
+
 	{"no limit", core.Rule{Name: "rule"}, []string{"Limit", "Rate", "InFlight"}},
 	{"a pointer to a rate", core.Rule{Name: "rule", Limit: &core.Rate{N: 1, Per: time.Second}}, []string{"*core.Rate", "pointer"}},
 	{"a pointer to a semaphore", core.Rule{Name: "rule", Limit: &core.InFlight{N: 1}}, []string{"*core.InFlight", "pointer"}},
@@ -117,6 +119,14 @@ func TestARuleWithoutANameIsNamedByItsPlace(t *testing.T) {
 	}
 }
 
+// Both of a rate's numbers are looked at, and each is told behind the rule's name.
+func TestEachWrongNumberIsTold(t *testing.T) {
+	err := wrongOf(t, core.Rule{Name: "rule", By: "ip", Limit: core.Rate{N: -1}, For: map[string]core.Limit{"a": core.Rate{N: -2, Per: -1}}})
+	if err == nil || len(errorsIn(err)) != 4 || strings.Count(err.Error(), `rule "rule"`) != 4 {
+		t.Errorf("%v; want four errors of the rule", err)
+	}
+}
+
 // Two rules of one name could not be told apart, even if they are the same.
 func TestNamesAreUnique(t *testing.T) {
 	twin := core.Rule{Name: "twin", Limit: simple}
@@ -179,7 +189,7 @@ func TestUnusualRulesAreRight(t *testing.T) {
 	for _, rule := range []core.Rule{
 		{Name: " ", Limit: simple},
 		{Name: `quoted "\` + "`", Limit: simple},
-		{Name: strings.Repeat("~", 10_000), Limit: simple},
+		{Name: strings.Repeat("~", 256), Limit: simple},
 		{Name: "rule", Limit: core.Unlimited{}},
 		{Name: "rule", Limit: core.InFlight{}},
 		{Name: "rule", Limit: core.Rate{N: 0, Per: 1}},

@@ -95,7 +95,7 @@ type ledger struct {
 	only   shard                   // what is counted beside solo
 	shards atomic.Pointer[[]shard] // of other rules, one a stripe, made with the first plan
 	seats  atomic.Int64            // entries that MaxKeys bounds
-	sweep  sweep
+	swept  atomic.Uint32           // where the last sweep began
 	tally  []tally
 }
 
@@ -136,12 +136,15 @@ func (g *ledger) peek(i uint32) *shard {
 // without it.
 type shard struct {
 	table    atomic.Pointer[table]
+	soonest  atomic.Int64 // nothing idles before; written under the lock
 	keys     int
-	hand     int    // where looking for the idle goes on
+	hand     int    // where an insertion looks for idle entries
 	overflow *entry // see overflow.go; in no table
 	admitted uint64
 	held     int
-	_        [16]byte // a cache line each
+	look     int   // where a sweep goes on to look for them,
+	seen     int64 // and when the first of those that it has passed idles
+	_        [56]byte
 }
 
 // A table is an open-addressed hash table with linear probing. It has at least
@@ -200,10 +203,14 @@ func (s *shard) insert(c *clause, e *entry, now int64) {
 	s.tidy(c, now)
 	if at := s.table.Load(); at == nil || 4*(s.keys+1) > 3*len(*at) {
 		s.grow()
-		c.ledger.sweep.moved.Add(1)
 	}
 	s.table.Load().put(e)
 	s.keys++
+	idles := later(now, e.bound.Load().per) // at the earliest: it is about to be used
+	s.seen = min(s.seen, idles)
+	if idles < s.soonest.Load() {
+		s.soonest.Store(idles)
+	}
 }
 
 func (t table) put(e *entry) {
@@ -215,17 +222,33 @@ func (t table) put(e *entry) {
 }
 
 func (s *shard) grow() {
-	var old table
+	old := 0
 	if at := s.table.Load(); at != nil {
-		old = *at
+		old = len(*at)
 	}
-	grown := make(table, max(8, len(old)+len(old)/2))
-	for i := range old {
-		if e := old[i].Load(); e != nil {
-			grown.put(e)
+	s.rebuild(max(8, old+old/2))
+}
+
+// shrink gives back a table of which little is used. Needs the lock.
+func (s *shard) shrink() {
+	if n := len(*s.table.Load()); n > 64 && 8*s.keys < n {
+		s.rebuild(max(8, 2*s.keys))
+	}
+}
+
+// rebuild makes the table anew, with so many slots.
+func (s *shard) rebuild(slots int) {
+	t := make(table, slots)
+	if at := s.table.Load(); at != nil {
+		for i := range *at {
+			if e := (*at)[i].Load(); e != nil {
+				t.put(e)
+			}
 		}
 	}
-	s.table.Store(&grown)
+	s.table.Store(&t)
+	s.hand = 0
+	s.look, s.seen = 0, latest // begins anew
 }
 
 // looks is how many slots an insertion examines for idle entries. An insertion
@@ -268,7 +291,9 @@ func (s *shard) remove(c *clause, t table, i int) {
 		c.ledger.seat(false)
 	}
 	s.keys--
-	c.ledger.sweep.moved.Add(1)
+	if i < s.look {
+		s.seen = open // one not yet looked at may move before the look
+	}
 	for j := t.next(i); ; j = t.next(j) {
 		moved := t[j].Load()
 		if moved == nil {
