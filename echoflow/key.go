@@ -26,12 +26,16 @@ func Peer() Key { return ofRequest(nethttpflow.Peer()) }
 func PeerPrefix(v4, v6 int) Key { return ofRequest(nethttpflow.PeerPrefix(v4, v6)) }
 
 // Header is a key that is a request header's first value. A client can write
-// into it what it likes; see [nethttpflow.Header].
+// into it what it likes; see [nethttpflow.Header], also for the names it panics
+// for.
 func Header(by, name string) Key { return ofRequest(nethttpflow.Header(by, name)) }
 
 // Param is a key that is a part of the path: of "/tenants/:tenant",
-// Param("tenant", "tenant").
+// Param("tenant", "tenant"). It panics for an empty name.
 func Param(by, name string) Key {
+	if name == "" {
+		panic("echoflow: Param needs the name of the part it reads")
+	}
 	return Key{By: by, Of: func(c echo.Context) string { return c.Param(name) }}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/exactflow/exactflow/core"
+	"github.com/exactflow/exactflow/internal/keys"
 	"github.com/exactflow/exactflow/nethttpflow"
 )
 
@@ -35,7 +36,8 @@ type Options struct {
 	// Refuse, if given, answers a refused request; the handler never runs. The
 	// headers of [nethttpflow.Answer.Announce] are set, and may be changed. It
 	// writes, or returns an error for echo's error handler to write: after nil,
-	// what is not written becomes 200.
+	// what is not written becomes 200. Of an error that is no *echo.HTTPError,
+	// echo's default error handler makes a 500.
 	Refuse func(echo.Context, core.Permit) error
 
 	Status  func(core.Permit) int // see nethttpflow.Answer
@@ -44,8 +46,9 @@ type Options struct {
 }
 
 // Middleware makes handlers that ask l first, and run only if it admits. It
-// panics if l is nil, or if a key lacks its By or its function, or has another's
-// By.
+// panics for options that cannot work: if l is nil; if a key lacks its By or its
+// function, or has another's By, or one that no rule can name; if Headers or
+// Legacy is none of the constants.
 func Middleware(l *core.Limiter, o Options) echo.MiddlewareFunc {
 	if l == nil {
 		panic("echoflow: the limiter is nil")
@@ -54,17 +57,23 @@ func Middleware(l *core.Limiter, o Options) echo.MiddlewareFunc {
 		o.Keys = []Key{Peer()}
 	}
 	o.Keys = slices.Clone(o.Keys)
-	for i, k := range o.Keys {
-		if k.By == "" || k.Of == nil {
-			panic(fmt.Sprintf("echoflow: Options.Keys[%d] lacks its By or its Of", i))
-		}
-		if slices.ContainsFunc(o.Keys[:i], func(other Key) bool { return other.By == k.By }) {
-			panic(fmt.Sprintf("echoflow: two of Options.Keys are By %q", k.By))
-		}
+	keys.Check("echoflow", o.Keys, func(k Key) (string, bool) { return k.By, k.Of != nil })
+	if o.Headers > nethttpflow.HeadersNever {
+		panic(fmt.Sprintf("echoflow: Options.Headers is %d, which is none of the constants", o.Headers))
+	}
+	if o.Legacy > nethttpflow.LegacyDraft06 {
+		panic(fmt.Sprintf("echoflow: Options.Legacy is %d, which is none of the constants", o.Legacy))
 	}
 	if o.Resource == nil {
 		known := new(nethttpflow.Resources)
-		o.Resource = func(c echo.Context) string { return known.Of(c.Request().Method, c.Path()) }
+		o.Resource = func(c echo.Context) string {
+			switch method := c.Request().Method; method {
+			case echo.PROPFIND, echo.REPORT: // which Echo.Any registers too
+				return known.OfRoute(method, c.Path())
+			default:
+				return known.Of(method, c.Path())
+			}
+		}
 	}
 	answer := nethttpflow.Answer{Status: o.Status, Headers: o.Headers, Legacy: o.Legacy}
 
@@ -74,11 +83,11 @@ func Middleware(l *core.Limiter, o Options) echo.MiddlewareFunc {
 		}
 
 		var few [4]core.Key // on the stack, as is all that an admitted request needs
-		keys := few[:0]
+		ask := core.Request{Keys: few[:0]}
 		for _, k := range o.Keys {
-			keys = append(keys, core.Key{By: k.By, Value: k.Of(c)})
+			ask.Keys = append(ask.Keys, core.Key{By: k.By, Value: k.Of(c)})
 		}
-		ask := core.Request{On: o.Resource(c), Keys: keys}
+		ask.On = o.Resource(c)
 		if o.Cost != nil {
 			ask.Cost = o.Cost(c)
 		}

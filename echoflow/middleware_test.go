@@ -543,6 +543,23 @@ func TestWrongOptionsPanicWhenTheMiddlewareIsMade(t *testing.T) {
 		`echoflow: two of Options.Keys are By "ip"`: func() {
 			echoflow.Middleware(l, echoflow.Options{Keys: []echoflow.Key{echoflow.Peer(), {By: "ip", Of: of}}})
 		},
+		`echoflow: Options.Keys[0] is By "resource", which is the request's own`: func() {
+			echoflow.Middleware(l, echoflow.Options{Keys: []echoflow.Key{{By: "resource", Of: of}}})
+		},
+		`echoflow: Options.Keys[0] is By "a,b", which no rule can name; want no comma, and no space around it`: func() {
+			echoflow.Middleware(l, echoflow.Options{Keys: []echoflow.Key{echoflow.Header("a,b", "A")}})
+		},
+		`echoflow: Options.Keys[0] is By "a ", which no rule can name; want no comma, and no space around it`: func() {
+			echoflow.Middleware(l, echoflow.Options{Keys: []echoflow.Key{echoflow.Param("a ", "a")}})
+		},
+		"echoflow: Options.Headers is 4, which is none of the constants": func() {
+			echoflow.Middleware(l, echoflow.Options{Headers: nethttpflow.HeadersNever + 1})
+		},
+		"echoflow: Options.Legacy is 4, which is none of the constants": func() {
+			echoflow.Middleware(l, echoflow.Options{Legacy: nethttpflow.LegacyDraft06 + 1})
+		},
+		"echoflow: Param needs the name of the part it reads":       func() { echoflow.Param("a", "") },
+		"nethttpflow: Header needs the name of the header it reads": func() { echoflow.Header("a", "") },
 	} {
 		t.Run(want, func(t *testing.T) {
 			defer func() {

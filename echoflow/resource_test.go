@@ -19,8 +19,13 @@ func TestTheResourceIsMethodAndRoute(t *testing.T) {
 		{"POST", "/u/42", "POST /u/:id"},
 		{"GET", "/group/files/a/b", "GET /group/files/*"},
 		{"GET", "/none", nethttpflow.Unmatched},
-		{"DELETE", "/u/42", "DELETE /u/:id"}, // echo knows the route, and answers 405
-		{"PURGE", "/u/42", "_OTHER /u/:id"},
+		{"DELETE", "/u/42", "DELETE /u/:id"},   // echo knows the route, and answers 405
+		{"OPTIONS", "/u/42", "OPTIONS /u/:id"}, // likewise, and answers 204
+		{"PROPFIND", "/u/42", "PROPFIND /u/:id"},
+		{"REPORT", "/u/42", "REPORT /u/:id"},
+		{"PURGE", "/u/42", "_OTHER /u/:id"}, // for echo tells the same of a method without a route
+		{"LOCK", "/u/42", "_OTHER /u/:id"},
+		{"PROPFIND", "/none", nethttpflow.Unmatched},
 	} {
 		l := limiter(t, core.Rule{Name: "only", On: c.want, Limit: core.Rate{N: 0, Per: time.Second}})
 		router := echo.New()

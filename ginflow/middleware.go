@@ -9,6 +9,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/exactflow/exactflow/core"
+	"github.com/exactflow/exactflow/internal/keys"
 	"github.com/exactflow/exactflow/nethttpflow"
 )
 
@@ -43,8 +44,9 @@ type Options struct {
 }
 
 // Middleware is a handler that asks l first, and lets the later ones run only if
-// it admits. It panics if l is nil, or if a key lacks its By or its function, or
-// has another's By.
+// it admits. It panics for options that cannot work: if l is nil; if a key lacks
+// its By or its function, or has another's By, or one that no rule can name; if
+// Headers or Legacy is none of the constants.
 func Middleware(l *core.Limiter, o Options) gin.HandlerFunc {
 	if l == nil {
 		panic("ginflow: the limiter is nil")
@@ -53,17 +55,16 @@ func Middleware(l *core.Limiter, o Options) gin.HandlerFunc {
 		o.Keys = []Key{Peer()}
 	}
 	o.Keys = slices.Clone(o.Keys)
-	for i, k := range o.Keys {
-		if k.By == "" || k.Of == nil {
-			panic(fmt.Sprintf("ginflow: Options.Keys[%d] lacks its By or its Of", i))
-		}
-		if slices.ContainsFunc(o.Keys[:i], func(other Key) bool { return other.By == k.By }) {
-			panic(fmt.Sprintf("ginflow: two of Options.Keys are By %q", k.By))
-		}
+	keys.Check("ginflow", o.Keys, func(k Key) (string, bool) { return k.By, k.Of != nil })
+	if o.Headers > nethttpflow.HeadersNever {
+		panic(fmt.Sprintf("ginflow: Options.Headers is %d, which is none of the constants", o.Headers))
+	}
+	if o.Legacy > nethttpflow.LegacyDraft06 {
+		panic(fmt.Sprintf("ginflow: Options.Legacy is %d, which is none of the constants", o.Legacy))
 	}
 	if o.Resource == nil {
 		known := new(nethttpflow.Resources)
-		o.Resource = func(c *gin.Context) string { return known.Of(c.Request.Method, c.FullPath()) }
+		o.Resource = func(c *gin.Context) string { return known.OfRoute(c.Request.Method, c.FullPath()) }
 	}
 	answer := nethttpflow.Answer{Status: o.Status, Headers: o.Headers, Legacy: o.Legacy}
 
@@ -73,11 +74,11 @@ func Middleware(l *core.Limiter, o Options) gin.HandlerFunc {
 		}
 
 		var few [4]core.Key // on the stack, as is all that an admitted request needs
-		keys := few[:0]
+		ask := core.Request{Keys: few[:0]}
 		for _, k := range o.Keys {
-			keys = append(keys, core.Key{By: k.By, Value: k.Of(c)})
+			ask.Keys = append(ask.Keys, core.Key{By: k.By, Value: k.Of(c)})
 		}
-		ask := core.Request{On: o.Resource(c), Keys: keys}
+		ask.On = o.Resource(c)
 		if o.Cost != nil {
 			ask.Cost = o.Cost(c)
 		}

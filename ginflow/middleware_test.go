@@ -521,6 +521,23 @@ func TestWrongOptionsPanicWhenTheMiddlewareIsMade(t *testing.T) {
 		`ginflow: two of Options.Keys are By "ip"`: func() {
 			ginflow.Middleware(l, ginflow.Options{Keys: []ginflow.Key{ginflow.Peer(), {By: "ip", Of: of}}})
 		},
+		`ginflow: Options.Keys[0] is By "resource", which is the request's own`: func() {
+			ginflow.Middleware(l, ginflow.Options{Keys: []ginflow.Key{{By: "resource", Of: of}}})
+		},
+		`ginflow: Options.Keys[0] is By "a,b", which no rule can name; want no comma, and no space around it`: func() {
+			ginflow.Middleware(l, ginflow.Options{Keys: []ginflow.Key{ginflow.Header("a,b", "A")}})
+		},
+		`ginflow: Options.Keys[0] is By "a ", which no rule can name; want no comma, and no space around it`: func() {
+			ginflow.Middleware(l, ginflow.Options{Keys: []ginflow.Key{ginflow.Param("a ", "a")}})
+		},
+		"ginflow: Options.Headers is 4, which is none of the constants": func() {
+			ginflow.Middleware(l, ginflow.Options{Headers: nethttpflow.HeadersNever + 1})
+		},
+		"ginflow: Options.Legacy is 4, which is none of the constants": func() {
+			ginflow.Middleware(l, ginflow.Options{Legacy: nethttpflow.LegacyDraft06 + 1})
+		},
+		"ginflow: Param needs the name of the part it reads":        func() { ginflow.Param("a", "") },
+		"nethttpflow: Header needs the name of the header it reads": func() { ginflow.Header("a", "") },
 	} {
 		t.Run(want, func(t *testing.T) {
 			defer func() {

@@ -20,14 +20,15 @@ func TestTheResourceIsMethodAndRoute(t *testing.T) {
 		{"GET", "/group/files/a/b", "GET /group/files/*path"},
 		{"GET", "/none", nethttpflow.Unmatched},
 		{"DELETE", "/u/42", nethttpflow.Unmatched},
-		{"PURGE", "/u/42", "_OTHER /u/:id"},
+		{"PROPFIND", "/u/42", "PROPFIND /u/:id"},  // the program has a route for it
+		{"PURGE", "/u/42", nethttpflow.Unmatched}, // and none for this
 	} {
 		l := limiter(t, core.Rule{Name: "only", On: c.want, Limit: core.Rate{N: 0, Per: time.Second}})
 		router := gin.New()
 		router.Use(ginflow.Middleware(l, ginflow.Options{}))
 		router.GET("/u/:id", ok)
 		router.POST("/u/:id", ok)
-		router.Handle("PURGE", "/u/:id", ok)
+		router.Handle("PROPFIND", "/u/:id", ok)
 		router.Group("/group").GET("/files/*path", ok)
 		if res := ask(router, c.method, c.path); res.StatusCode != 429 {
 			t.Errorf("%s %s is not %q: %s", c.method, c.path, c.want, res.Status)

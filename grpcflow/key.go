@@ -51,7 +51,7 @@ func PeerPrefix(v4, v6 int) Key {
 }
 
 // Metadata is the first value of the call's incoming metadata under name, in
-// whatever case; name is not empty. Clients write metadata as they please: one
+// whatever case; an empty name panics. Clients write metadata as they please: one
 // that is limited by what it says of itself is limited by nothing, unless an
 // interceptor further out has checked it.
 func Metadata(by, name string) Key {
@@ -110,22 +110,4 @@ func text(ip netip.Addr, bits int) string {
 		t = prefix.AppendTo(t)
 	}
 	return unique.Make(string(t)).Value()
-}
-
-// checkKeys panics for keys that cannot work: a rule would count all calls
-// together and nobody would notice.
-func checkKeys(keys []Key) {
-	for i, k := range keys {
-		switch {
-		case k.By == "":
-			panic(fmt.Sprintf("grpcflow: Keys[%d] has no By", i))
-		case k.Of == nil:
-			panic(fmt.Sprintf("grpcflow: Keys[%d], by %q, has no Of", i, k.By))
-		}
-		for _, earlier := range keys[:i] {
-			if earlier.By == k.By {
-				panic(fmt.Sprintf("grpcflow: two Keys are by %q", k.By))
-			}
-		}
-	}
 }

@@ -68,15 +68,27 @@ func host(remote string) string {
 
 // Header is a key that is a request header's first value, such as an API key.
 // A client can write into it what it likes, so count by it only what something
-// before this has checked, or count by [Peer] beside it.
+// before this has checked, or count by [Peer] beside it. It panics for an empty
+// name, and for Host, which net/http takes out of the headers: that is a Key of
+// your own, whose Of returns r.Host.
 func Header(by, name string) Key {
 	name = http.CanonicalHeaderKey(name)
+	switch name {
+	case "":
+		panic("nethttpflow: Header needs the name of the header it reads")
+	case "Host":
+		panic("nethttpflow: Host is not among net/http's headers; want a Key whose Of returns the request's Host")
+	}
 	return Key{By: by, Of: func(r *http.Request) string { return r.Header.Get(name) }}
 }
 
 // PathValue is a key that is a part of the path: of "GET /tenants/{tenant}",
 // PathValue("tenant", "tenant"). It is known inside a route only: around a
-// ServeMux, where Options.Mux finds the route, it is the empty key.
+// ServeMux, where Options.Mux finds the route, it is the empty key. It panics for
+// an empty name.
 func PathValue(by, name string) Key {
+	if name == "" {
+		panic("nethttpflow: PathValue needs the name of the wildcard it reads")
+	}
 	return Key{By: by, Of: func(r *http.Request) string { return r.PathValue(name) }}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/exactflow/exactflow/core"
+	"github.com/exactflow/exactflow/internal/keys"
 )
 
 // Options say what a request is, and how a refusal is told. The zero value
@@ -18,8 +19,9 @@ type Options struct {
 	// Peer(). More than four cost an allocation for each request.
 	Keys []Key
 
-	// Mux, if given, is asked for the route: a *http.ServeMux around which the
-	// middleware stands. Else the route is the request's Pattern.
+	// Mux is asked for the route: a *http.ServeMux around which the middleware
+	// stands. nil means the next handler, if that is one itself; if not, the
+	// route is the request's Pattern.
 	Mux interface {
 		Handler(*http.Request) (h http.Handler, pattern string)
 	}
@@ -47,8 +49,10 @@ type Options struct {
 }
 
 // Middleware makes handlers that ask l first, and run only if it admits. It
-// panics if l is nil, or if a key lacks its By or its function, or has another's
-// By.
+// panics for options that cannot work: if l is nil, or Mux a nil *http.ServeMux;
+// if a key lacks its By or its function, or has another's By, or one that no rule
+// can name; if Headers or Legacy is none of the constants. What it returns panics
+// if the handler is nil.
 func Middleware(l *core.Limiter, o Options) func(http.Handler) http.Handler {
 	if l == nil {
 		panic("nethttpflow: the limiter is nil")
@@ -57,21 +61,32 @@ func Middleware(l *core.Limiter, o Options) func(http.Handler) http.Handler {
 		o.Keys = []Key{Peer()}
 	}
 	o.Keys = slices.Clone(o.Keys)
-	for i, k := range o.Keys {
-		if k.By == "" || k.Of == nil {
-			panic(fmt.Sprintf("nethttpflow: Options.Keys[%d] lacks its By or its Of", i))
-		}
-		if slices.ContainsFunc(o.Keys[:i], func(other Key) bool { return other.By == k.By }) {
-			panic(fmt.Sprintf("nethttpflow: two of Options.Keys are By %q", k.By))
-		}
+	keys.Check("nethttpflow", o.Keys, func(k Key) (string, bool) { return k.By, k.Of != nil })
+	if o.Headers > HeadersNever {
+		panic(fmt.Sprintf("nethttpflow: Options.Headers is %d, which is none of the constants", o.Headers))
 	}
-	resource := o.Resource
-	if resource == nil {
-		resource = (&routes{mux: o.Mux}).resource
+	if o.Legacy > LegacyDraft06 {
+		panic(fmt.Sprintf("nethttpflow: Options.Legacy is %d, which is none of the constants", o.Legacy))
+	}
+	if isNil(o.Mux) {
+		panic("nethttpflow: Options.Mux is a nil *http.ServeMux")
 	}
 	answer := Answer{Status: o.Status, Headers: o.Headers, Legacy: o.Legacy}
+	known := new(Resources)
 
 	return func(next http.Handler) http.Handler {
+		if next == nil || isNil(next) {
+			panic("nethttpflow: the next handler is nil")
+		}
+		resource := o.Resource
+		if resource == nil {
+			m := o.Mux
+			if m == nil {
+				m, _ = next.(router)
+			}
+			resource = routes{m, known}.resource
+		}
+
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if o.Skip != nil && o.Skip(r) {
 				next.ServeHTTP(w, r)
@@ -79,11 +94,11 @@ func Middleware(l *core.Limiter, o Options) func(http.Handler) http.Handler {
 			}
 
 			var few [4]core.Key // on the stack, as is all that an admitted request needs
-			keys := few[:0]
+			ask := core.Request{Keys: few[:0]}
 			for _, k := range o.Keys {
-				keys = append(keys, core.Key{By: k.By, Value: k.Of(r)})
+				ask.Keys = append(ask.Keys, core.Key{By: k.By, Value: k.Of(r)})
 			}
-			ask := core.Request{On: resource(r), Keys: keys}
+			ask.On = resource(r)
 			if o.Cost != nil {
 				ask.Cost = o.Cost(r)
 			}
@@ -115,4 +130,10 @@ func Middleware(l *core.Limiter, o Options) func(http.Handler) http.Handler {
 			returned = true
 		})
 	}
+}
+
+// isNil reports a *http.ServeMux that is nil, which an interface hides.
+func isNil(v any) bool {
+	mux, ok := v.(*http.ServeMux)
+	return ok && mux == nil
 }

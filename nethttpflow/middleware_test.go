@@ -369,6 +369,29 @@ func TestWrongOptionsPanicWhenTheMiddlewareIsMade(t *testing.T) {
 		{`nethttpflow: two of Options.Keys are By "ip"`, func() {
 			nethttpflow.Middleware(l, nethttpflow.Options{Keys: []nethttpflow.Key{nethttpflow.Peer(), {By: "a", Of: of}, {By: "ip", Of: of}}})
 		}},
+		{`nethttpflow: Options.Keys[0] is By "resource", which is the request's own`, func() {
+			nethttpflow.Middleware(l, nethttpflow.Options{Keys: []nethttpflow.Key{{By: "resource", Of: of}}})
+		}},
+		{`nethttpflow: Options.Keys[0] is By "a,b", which no rule can name; want no comma, and no space around it`, func() {
+			nethttpflow.Middleware(l, nethttpflow.Options{Keys: []nethttpflow.Key{{By: "a,b", Of: of}}})
+		}},
+		{`nethttpflow: Options.Keys[0] is By " a", which no rule can name; want no comma, and no space around it`, func() {
+			nethttpflow.Middleware(l, nethttpflow.Options{Keys: []nethttpflow.Key{{By: " a", Of: of}}})
+		}},
+		{"nethttpflow: Options.Headers is 4, which is none of the constants", func() {
+			nethttpflow.Middleware(l, nethttpflow.Options{Headers: nethttpflow.HeadersNever + 1})
+		}},
+		{"nethttpflow: Options.Legacy is 4, which is none of the constants", func() {
+			nethttpflow.Middleware(l, nethttpflow.Options{Legacy: nethttpflow.LegacyDraft06 + 1})
+		}},
+		{"nethttpflow: Options.Mux is a nil *http.ServeMux", func() {
+			nethttpflow.Middleware(l, nethttpflow.Options{Mux: (*http.ServeMux)(nil)})
+		}},
+		{"nethttpflow: the next handler is nil", func() { nethttpflow.Middleware(l, nethttpflow.Options{})(nil) }},
+		{"nethttpflow: the next handler is nil", func() { nethttpflow.Middleware(l, nethttpflow.Options{})((*http.ServeMux)(nil)) }},
+		{"nethttpflow: Header needs the name of the header it reads", func() { nethttpflow.Header("a", "") }},
+		{"nethttpflow: Host is not among net/http's headers; want a Key whose Of returns the request's Host", func() { nethttpflow.Header("a", "host") }},
+		{"nethttpflow: PathValue needs the name of the wildcard it reads", func() { nethttpflow.PathValue("a", "") }},
 		{"nethttpflow: PeerPrefix(0, 64): want 1 to 32 and 1 to 128 bits", func() { nethttpflow.PeerPrefix(0, 64) }},
 		{"nethttpflow: PeerPrefix(33, 64): want 1 to 32 and 1 to 128 bits", func() { nethttpflow.PeerPrefix(33, 64) }},
 		{"nethttpflow: PeerPrefix(32, 0): want 1 to 32 and 1 to 128 bits", func() { nethttpflow.PeerPrefix(32, 0) }},

@@ -29,20 +29,23 @@ const maxKnown = 1 << 12
 
 // Of is the resource of a method and a template: both, or "_OTHER" for a method
 // that is none of RFC 9110's nor PATCH, or [Unmatched] for an empty template.
+// The method may be the client's word.
 func (s *Resources) Of(method, template string) string {
-	if template == "" {
-		return Unmatched
-	}
 	switch method {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
 		http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace:
 	default:
 		method = "_OTHER"
 	}
-	return s.join(method, template)
+	return s.OfRoute(method, template)
 }
 
-func (s *Resources) join(method, template string) string {
+// OfRoute is Of where the method is not the client's word, but that of a route
+// which the program has for it: so it stays what it is, PROPFIND too.
+func (s *Resources) OfRoute(method, template string) string {
+	if template == "" {
+		return Unmatched
+	}
 	if v, ok := s.known.Load(route{method, template}); ok {
 		return v.(string)
 	}
@@ -57,13 +60,16 @@ func (s *Resources) join(method, template string) string {
 
 // routes knows the resources of net/http requests.
 type routes struct {
-	mux interface {
-		Handler(*http.Request) (http.Handler, string)
-	}
-	Resources
+	mux router // nil if there is none
+	*Resources
 }
 
-func (s *routes) resource(r *http.Request) string {
+// A router tells the route of a request before it serves it.
+type router interface {
+	Handler(*http.Request) (http.Handler, string)
+}
+
+func (s routes) resource(r *http.Request) string {
 	pattern := r.Pattern
 	if s.mux != nil {
 		_, pattern = s.mux.Handler(r)
@@ -81,7 +87,7 @@ func (s *routes) resource(r *http.Request) string {
 	if strings.HasPrefix(rest, "/") {
 		return pattern
 	}
-	return s.join(method, hostless(rest))
+	return s.OfRoute(method, hostless(rest))
 }
 
 func hostless(pattern string) string {

@@ -73,6 +73,60 @@ func TestTheGivenMuxIsAskedAlsoBelowAnother(t *testing.T) {
 	}
 }
 
+// Whoever forgets Options.Mux has rules that bind all the same.
+func TestAMuxThatIsNextIsAskedByItself(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.Handle("GET /u/{id}", ok)
+	own := nethttpflow.Options{Resource: func(*http.Request) string { return "own" }}
+	other := http.NewServeMux()
+	other.Handle("GET /", ok)
+	for _, c := range []struct {
+		name, resource string
+		o              nethttpflow.Options
+		next           http.Handler
+	}{
+		{"a mux", "GET /u/{id}", nethttpflow.Options{}, mux},
+		{"a type that embeds a mux", "GET /u/{id}", nethttpflow.Options{}, struct{ *http.ServeMux }{mux}},
+		{"a mux, and a Resource", "own", own, mux},
+		{"a mux, and another as Mux", "GET /", nethttpflow.Options{Mux: other}, mux},
+		{"a handler around a mux", nethttpflow.Unmatched, nethttpflow.Options{}, http.HandlerFunc(mux.ServeHTTP)},
+	} {
+		h := nethttpflow.Middleware(only(t, c.resource), c.o)(c.next)
+		if res := ask(h, "GET", "/u/42"); res.StatusCode != 429 {
+			t.Errorf("%s: not %q: %s", c.name, c.resource, res.Status)
+		}
+	}
+}
+
+// One middleware serves many handlers, each of them with its own routes.
+func TestEachMuxOfAMiddlewareIsAskedForItself(t *testing.T) {
+	limited := nethttpflow.Middleware(only(t, "GET /a"), nethttpflow.Options{})
+	a, b := http.NewServeMux(), http.NewServeMux()
+	a.Handle("GET /a", ok)
+	b.Handle("GET /{any}", ok)
+	ha, hb := limited(a), limited(b)
+	if res := ask(ha, "GET", "/a"); res.StatusCode != 429 {
+		t.Errorf("the one: %s", res.Status)
+	}
+	if res := ask(hb, "GET", "/a"); res.StatusCode != 200 {
+		t.Errorf("the other: %s", res.Status)
+	}
+}
+
+// A route of the program's own has a method of the program's own.
+func TestAResourceOfARouteKeepsItsMethod(t *testing.T) {
+	var known nethttpflow.Resources
+	for _, c := range []struct{ method, template, of, ofRoute string }{
+		{"GET", "/u", "GET /u", "GET /u"},
+		{"PROPFIND", "/u", "_OTHER /u", "PROPFIND /u"},
+		{"PROPFIND", "", nethttpflow.Unmatched, nethttpflow.Unmatched},
+	} {
+		if of, ofRoute := known.Of(c.method, c.template), known.OfRoute(c.method, c.template); of != c.of || ofRoute != c.ofRoute {
+			t.Errorf("%s %q: %q and %q, want %q and %q", c.method, c.template, of, ofRoute, c.of, c.ofRoute)
+		}
+	}
+}
+
 // Clients invent methods and paths without end. They are one resource.
 func TestInventionsMakeNoResources(t *testing.T) {
 	mux := http.NewServeMux()

@@ -1,0 +1,29 @@
+// Package keys checks the keys that adapters are given, so that all of them
+// refuse the same ones, in the same words.
+package keys
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Check panics, in the name of package who, for keys that cannot work: a rule
+// would count all requests together, and nobody would notice. Of tells a key's By
+// and whether it has a function.
+func Check[K any](who string, keys []K, of func(K) (by string, ok bool)) {
+	seen := make(map[string]bool, len(keys))
+	for i, k := range keys {
+		by, ok := of(k)
+		switch {
+		case by == "" || !ok:
+			panic(fmt.Sprintf("%s: Options.Keys[%d] lacks its By or its Of", who, i))
+		case by == "resource":
+			panic(fmt.Sprintf("%s: Options.Keys[%d] is By \"resource\", which is the request's own", who, i))
+		case strings.Contains(by, ",") || strings.TrimSpace(by) != by:
+			panic(fmt.Sprintf("%s: Options.Keys[%d] is By %q, which no rule can name; want no comma, and no space around it", who, i, by))
+		case seen[by]:
+			panic(fmt.Sprintf("%s: two of Options.Keys are By %q", who, by))
+		}
+		seen[by] = true
+	}
+}
