@@ -35,9 +35,10 @@ const (
 // An Answer is how decisions are told to HTTP clients. It is for adapters, and
 // for Refuse hooks; the zero value is what [Middleware] does by default.
 type Answer struct {
-	// Status, if given, chooses the status of a refusal. By default, and where it
-	// returns 0, that is 503 Service Unavailable if the refusing rule limits what
-	// is in flight for all clients together, and 429 Too Many Requests otherwise.
+	// Status, if given, chooses the status of a refusal, 400 to 599. By default,
+	// and where it returns anything else, such as 0, that is 503 Service
+	// Unavailable while what is in flight for all clients together is at its
+	// limit, and 429 Too Many Requests otherwise.
 	Status  func(core.Permit) int
 	Headers Headers
 	Legacy  Legacy
@@ -129,10 +130,11 @@ func (l Legacy) announce(h http.Header, q core.Quota, reset time.Duration) {
 }
 
 // Write writes the status of a refused permit, and a problem document (RFC 9457)
-// that names the rule and the wait, but to HEAD no document. The request's body
-// is not read.
+// that names the rule and the wait, but to HEAD no document. A Content-Length that
+// somebody has set for another body is deleted. The request's body is not read.
 func (a Answer) Write(w http.ResponseWriter, r *http.Request, p core.Permit) {
 	status := a.status(p)
+	w.Header().Del("Content-Length")
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(status)
 	if r.Method != http.MethodHead {
@@ -142,28 +144,30 @@ func (a Answer) Write(w http.ResponseWriter, r *http.Request, p core.Permit) {
 
 func (a Answer) status(p core.Permit) int {
 	if a.Status != nil {
-		if status := a.Status(p); status != 0 {
+		if status := a.Status(p); 400 <= status && status <= 599 {
 			return status
 		}
 	}
-	if q := p.Quota(); q.Rule != "" && q.Window == 0 && p.Refusal().By == "" {
+	if r := p.Refusal(); r.Reason == core.ReasonInFlight && r.By == "" {
 		return http.StatusServiceUnavailable
 	}
 	return http.StatusTooManyRequests
 }
 
 func problem(status int, p core.Permit) []byte {
+	refusal := p.Refusal()
 	kind, title := "quota-exceeded", "Quota exceeded"
-	if status == http.StatusServiceUnavailable {
+	if status == http.StatusServiceUnavailable && refusal.Reason != core.ReasonNever {
 		kind, title = "temporary-reduced-capacity", "Temporarily reduced capacity"
 	}
-	refusal := p.Refusal()
 	detail := "There are more requests than the limit allows."
 	switch refusal.Reason {
 	case core.ReasonNever:
 		detail = "The request asks for more than the limit allows at any time."
-	case core.ReasonInFlight, core.ReasonKeys:
+	case core.ReasonInFlight:
 		detail = "As many requests are being served as the limit allows."
+	case core.ReasonKeys:
+		detail = "As many different clients are being served as the limit has places for, and this is a further one."
 	}
 
 	b := make([]byte, 0, 384)

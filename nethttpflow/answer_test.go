@@ -323,8 +323,8 @@ func legacy(res *http.Response) string {
 
 func TestStatusDecides(t *testing.T) {
 	l := limiter(t,
-		core.Rule{Name: "a", On: "a", Limit: core.Rate{N: 0, Per: time.Second}},
-		core.Rule{Name: "b", On: "b", Limit: core.Rate{N: 0, Per: time.Second}})
+		core.Rule{Name: "a", On: "a", Limit: core.Rate{N: 1, Per: time.Hour}},
+		core.Rule{Name: "b", On: "b", Limit: core.Rate{N: 1, Per: time.Hour}})
 	h := nethttpflow.Middleware(l, nethttpflow.Options{
 		Resource: func(r *http.Request) string { return r.URL.Path[1:] },
 		Status: func(p core.Permit) int {
@@ -338,11 +338,92 @@ func TestStatusDecides(t *testing.T) {
 		"/a": `503 {"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",`,
 		"/b": `429 {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",`,
 	} {
+		ask(h, "GET", path)
 		res := ask(h, "GET", path)
 		body, _ := io.ReadAll(res.Body)
 		if got := res.Status[:4] + string(body); !strings.HasPrefix(got, want) {
 			t.Errorf("%s: %s", path, got)
 		}
+	}
+}
+
+// A refusal told as a success, or as nothing that HTTP has, would be none.
+func TestAStatusThatIsNoErrorIsNotTold(t *testing.T) {
+	for status, want := range map[int]int{
+		-1: 429, 0: 429, 99: 429, 100: 429, 200: 429, 204: 429, 304: 429, 399: 429, 600: 429, 1000: 429,
+		400: 400, 404: 404, 500: 500, 599: 599,
+	} {
+		l := limiter(t, core.Rule{Name: "r", Limit: core.Rate{N: 0, Per: time.Second}})
+		h := nethttpflow.Middleware(l, nethttpflow.Options{Status: func(core.Permit) int { return status }})(ok)
+		if res := ask(h, "GET", "/"); res.StatusCode != want {
+			t.Errorf("%d: %s, want %d", status, res.Status, want)
+		}
+	}
+}
+
+// Capacity that is short for now comes back. What is asked for beyond the limit
+// does not: no client should try it elsewhere, or again.
+func TestOnlyAFullServiceIsUnavailable(t *testing.T) {
+	const never = "The request asks for more than the limit allows at any time."
+	for _, c := range []struct {
+		name   string
+		rule   core.Rule
+		cost   int
+		status func(core.Permit) int
+		want   string
+		detail string
+	}{
+		{"more than the limit", core.Rule{Limit: core.InFlight{N: 2}}, 3, nil, "429 quota-exceeded", never},
+		{"a limit of 0", core.Rule{Limit: core.InFlight{N: 0}}, 1, nil, "429 quota-exceeded", never},
+		{"a cost below 0", core.Rule{Limit: core.InFlight{N: 2}}, -1, nil, "429 quota-exceeded", never},
+		{"never, told as 503", core.Rule{Limit: core.InFlight{N: 0}}, 1, func(core.Permit) int { return 503 }, "503 quota-exceeded", never},
+		{
+			"full", core.Rule{Limit: core.InFlight{N: 2}}, 2, nil,
+			"503 temporary-reduced-capacity", "As many requests are being served as the limit allows.",
+		},
+		{
+			"a client too many", core.Rule{By: "ip", Limit: core.InFlight{N: 2}, MaxKeys: 1}, 1, nil,
+			"429 quota-exceeded", "As many different clients are being served as the limit has places for, and this is a further one.",
+		},
+	} {
+		c.rule.Name = "r"
+		l := limiter(t, c.rule)
+		p, admitted := l.Try(core.Request{Keys: []core.Key{{By: "ip", Value: "other"}}})
+		if never := c.detail == never && c.rule.Limit == (core.InFlight{N: 0}); admitted == never {
+			t.Fatalf("%s: the first is admitted: %t", c.name, admitted)
+		}
+		h := nethttpflow.Middleware(l, nethttpflow.Options{Cost: func(*http.Request) int { return c.cost }, Status: c.status})(ok)
+		res := ask(h, "GET", "/")
+		p.Release()
+		var told struct{ Type, Detail string }
+		if err := json.NewDecoder(res.Body).Decode(&told); err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		_, kind, _ := strings.Cut(told.Type, "#")
+		if got := res.Status[:4] + kind; got != c.want || told.Detail != c.detail {
+			t.Errorf("%s: %s, %q; want %s, %q", c.name, got, told.Detail, c.want, c.detail)
+		}
+	}
+}
+
+// A length that was set for the handler's body would cut ours off, or leave the
+// client waiting for more.
+func TestALengthSetForAnotherBodyIsDeleted(t *testing.T) {
+	l := limiter(t, core.Rule{Name: "r", Limit: core.Rate{N: 0, Per: time.Second}})
+	limited := nethttpflow.Middleware(l, nethttpflow.Options{})(ok)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "5")
+		limited.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	res, err := server.Client().Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != 429 || !strings.HasSuffix(string(body), "]}\n") {
+		t.Fatalf("%s, %v\n%s", res.Status, err, body)
 	}
 }
 
