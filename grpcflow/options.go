@@ -38,7 +38,7 @@ type Options struct {
 	Refuse func(ctx context.Context, refused core.Permit) error
 
 	// Status is the code of the default error. nil means ResourceExhausted for
-	// all; so does OK, which is no error.
+	// all; so does what is no error of gRPC's: OK, and codes above 16.
 	//
 	// Unavailable for what is full for everybody, say,
 	//

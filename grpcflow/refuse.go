@@ -2,9 +2,11 @@ package grpcflow
 
 import (
 	"context"
+	"fmt"
 	"hash/maphash"
 	"math"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -35,7 +37,7 @@ func (s *server) refuse(ctx context.Context, permit core.Permit) error {
 	r, q := permit.Refusal(), permit.Quota()
 	c := cause{codes.ResourceExhausted, r.Rule, r.By, r.Reason, q.Limit, q.Window}
 	if s.o.Status != nil {
-		if code := s.o.Status(permit); code != codes.OK {
+		if code := s.o.Status(permit); codes.OK < code && code <= codes.Unauthenticated {
 			c.code = code
 		}
 	}
@@ -67,7 +69,7 @@ func (c cause) status() *status.Status {
 	}
 	description := "at most " + limit + " in flight"
 	if c.window > 0 {
-		info.Metadata["windowSeconds"] = strconv.FormatFloat(c.window.Seconds(), 'f', -1, 64)
+		info.Metadata["windowSeconds"] = decimalSeconds(c.window)
 		description = "at most " + limit + " per " + c.window.String()
 	}
 	return with(status.New(c.code, message+": "+c.rule), info, &errdetails.QuotaFailure{
@@ -78,6 +80,15 @@ func (c cause) status() *status.Status {
 			QuotaValue:  int64(c.limit),
 		}},
 	})
+}
+
+// decimalSeconds is d in full, without an exponent: "0.0015", "60".
+func decimalSeconds(d time.Duration) string {
+	whole, part := d/time.Second, d%time.Second
+	if part == 0 {
+		return strconv.FormatInt(int64(whole), 10)
+	}
+	return strings.TrimRight(fmt.Sprintf("%d.%09d", whole, part), "0")
 }
 
 // with is the status and the details; without them if protobuf cannot write them,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -184,6 +185,25 @@ func told(t testing.TB, err error) map[string]string {
 	}
 	t.Errorf("%v has no ErrorInfo", err)
 	return nil
+}
+
+// The number is text so that it can be exact: a float would round what is long,
+// and have an exponent for what is short.
+func TestTheWindowIsToldToTheNanosecond(t *testing.T) {
+	for per, want := range map[time.Duration]string{
+		1:                       "0.000000001",
+		1500 * time.Microsecond: "0.0015",
+		time.Minute:             "60",
+		10 * time.Second:        "10",
+		math.MaxInt64:           "9223372036.854775807",
+		math.MaxInt64 / 1_000_000_000 * 1_000_000_000: "9223372036",
+	} {
+		in := grpcflow.UnaryServerInterceptor(limiter(t, core.Rule{Name: "r", Limit: core.Rate{N: 0, Per: per}}), grpcflow.Options{})
+		_, err := in(t.Context(), nil, &grpc.UnaryServerInfo{}, func(context.Context, any) (any, error) { return nil, nil })
+		if got := told(t, err)["windowSeconds"]; got != want {
+			t.Errorf("%v: %q, want %q", per, got, want)
+		}
+	}
 }
 
 // Refusals are remembered by what they say. One that said what another rule, or
@@ -428,6 +448,14 @@ func TestRefuseReplacesTheErrorAndNothingElse(t *testing.T) {
 		"another code": {
 			o:    grpcflow.Options{Status: func(core.Permit) codes.Code { return codes.Unavailable }},
 			code: codes.Unavailable, message: "rate limit exceeded: full",
+		},
+		"the last code that gRPC has": {
+			o:    grpcflow.Options{Status: func(core.Permit) codes.Code { return codes.Unauthenticated }},
+			code: codes.Unauthenticated, message: "rate limit exceeded: full",
+		},
+		"a code that gRPC does not have": {
+			o:    grpcflow.Options{Status: func(core.Permit) codes.Code { return codes.Unauthenticated + 1 }},
+			code: codes.ResourceExhausted, message: "rate limit exceeded: full",
 		},
 		"a code that is no error": {
 			o:    grpcflow.Options{Status: func(core.Permit) codes.Code { return codes.OK }},
