@@ -16,10 +16,16 @@
 //	e.POST("/orders", place)
 //	log.Fatal(e.Start(":8080"))
 //
-// The resource is the method and the route's template, "GET /orders/:id". A
-// request that no route matches has the one resource [nethttpflow.Unmatched], or
-// within a group, where echo has a route for it, "GET /group/*". With Echo.Pre,
-// before the router, all requests are unmatched: use Echo.Use.
+// The resource is the method and the route's template, "GET /orders/:id". echo
+// tells the template also where only other methods have a route: a request that
+// it answers with 405 counts under its own method, "DELETE /orders/:id", and one
+// that it answers for OPTIONS by itself as "OPTIONS /orders/:id". So clients could
+// invent methods there, and those that neither HTTP nor Echo.Any knows count as
+// one, "_OTHER /orders/:id", even if they are registered with Echo.Add.
+//
+// A request that no route matches has the one resource [nethttpflow.Unmatched],
+// "(unmatched)", or within a group, where echo has a route for it, "GET /group/*".
+// With Echo.Pre, before the router, all requests are unmatched: use Echo.Use.
 //
 // A permit is held until the handler returns; its error is passed on
 // unchanged. Failed are a panic and [runtime.Goexit], which go on unchanged too;
@@ -32,8 +38,9 @@
 // it; errors.Is(err, core.ErrRefused) holds for it. Echo's own error handler
 // leaves alone what is written; one of your own should, too, by looking at
 // c.Response().Committed. If it is to write the answer, let Refuse return an
-// error. A request whose context is done before it is admitted gets
-// echo.ErrServiceUnavailable, with the context's error inside.
+// error; echo's own makes a 500 of one that is no [echo.HTTPError]. A request
+// whose context is done before it is admitted gets echo.ErrServiceUnavailable,
+// with the context's error inside.
 //
 // With one rule by an IPv4 peer, an admitted request allocates nothing beyond
 // the 24 bytes that echo makes any middleware allocate for its handler; an IPv6

@@ -16,10 +16,13 @@
 //	router.POST("/orders", place)
 //	log.Fatal(router.Run(":8080"))
 //
-// The resource is the method and the route's template, "GET /orders/:id". A
-// request that no route matches has the one resource [nethttpflow.Unmatched].
-// gin answers a redirect to or from a trailing slash before any middleware, so
-// redirects are not limited.
+// The resource is the method and the route's template, "GET /orders/:id",
+// whatever the method: gin knows the template only of a route that is registered
+// with it. So there is no "_OTHER" here as in the other adapters. A request that
+// no route matches has the one resource [nethttpflow.Unmatched], "(unmatched)",
+// also where another method has a route, and gin answers 405 if
+// HandleMethodNotAllowed is set. gin answers a redirect to or from a trailing
+// slash before any middleware, so redirects are not limited.
 //
 // A permit is held until the later handlers have returned. A panic or
 // [runtime.Goexit] goes on unchanged and counts as failed, as does a status of

@@ -23,11 +23,24 @@
 // # Where it stands
 //
 // Around one handler, the request's Pattern is the route. Around a
-// [http.ServeMux] it is not known yet: give the mux as Options.Mux, and it is
-// asked, which costs a second look-up of the route and, where that has
-// wildcards, an allocation. A request that no route
-// matches has the one resource [Unmatched], and a method that HTTP does not know
-// counts as _OTHER: what clients invent makes no new resources.
+// [http.ServeMux] it is not known yet, and the mux is asked, which costs a second
+// look-up of the route and, where that has wildcards, an allocation. If something
+// else stands between the middleware and the mux, give the mux as Options.Mux.
+// Nothing between them may change the path: [http.StripPrefix] belongs outside
+// the middleware. Of nested muxes, the one that is asked tells its own pattern,
+// "GET /api/", and not that of a mux further in.
+//
+// The same limiter twice on the way of a request takes twice.
+//
+// # What a request counts as
+//
+// The resource is the pattern's method and path, "GET /orders/{id}"; its host is
+// left out. GET patterns serve HEAD too, which counts as GET. A pattern without a
+// method counts under that of each request, "GET /any", "POST /any": a rule On
+// "* /any" is for all of them. There, a method that is none of RFC 9110's nor
+// PATCH counts as _OTHER, "_OTHER /any"; a pattern's own method stays what it is.
+// A request that no route matches has the one resource [Unmatched],
+// "(unmatched)". So what clients invent makes no new resources.
 //
 // A permit is held until the handler returns, also by a panic or
 // [runtime.Goexit], which go on unchanged and count as failed. The
@@ -40,7 +53,7 @@
 //
 // # What a refused client gets
 //
-// Status 429, or 503 when the service as a whole is full, with Retry-After where
+// Status 429, or 503 while the service as a whole is full, with Retry-After where
 // the wait is known, the fields RateLimit and RateLimit-Policy of
 // draft-ietf-httpapi-ratelimit-headers-11, Cache-Control: no-store, and a
 // problem document (RFC 9457). See [Answer]. The request's body is not read.

@@ -61,6 +61,32 @@ func TestTheResourceIsMethodAndRoute(t *testing.T) {
 	}
 }
 
+// Else a client would pass by the rule with another method.
+func TestARuleForAllMethodsIsForAPatternWithoutOne(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.Handle("/any", ok)
+	h := nethttpflow.Middleware(only(t, "* /any"), nethttpflow.Options{})(mux)
+	for _, method := range []string{"GET", "HEAD", "POST", "OPTIONS", "PURGE", "any", "CONNECT"} {
+		if res := ask(h, method, "/any"); res.StatusCode != 429 {
+			t.Errorf("%s: %s", method, res.Status)
+		}
+	}
+}
+
+// A mux further in is not seen: who limits its routes asks it.
+func TestOfNestedMuxesTheOneAskedIsSeen(t *testing.T) {
+	inner := http.NewServeMux()
+	inner.Handle("GET /api/u/{id}", ok)
+	outer := http.NewServeMux()
+	outer.Handle("/api/", inner)
+	for resource, o := range map[string]nethttpflow.Options{"GET /api/": {}, "GET /api/u/{id}": {Mux: inner}} {
+		h := nethttpflow.Middleware(only(t, resource), o)(outer)
+		if res := ask(h, "GET", "/api/u/42"); res.StatusCode != 429 {
+			t.Errorf("not %q: %s", resource, res.Status)
+		}
+	}
+}
+
 // Behind StripPrefix the outer pattern is all that the request tells; the mux
 // knows better.
 func TestTheGivenMuxIsAskedAlsoBelowAnother(t *testing.T) {
