@@ -2,6 +2,7 @@
 package main
 
 import (
+	"flag"
 	"log"
 	"net"
 	"net/http"
@@ -14,10 +15,13 @@ import (
 )
 
 func main() {
-	ln, err := net.Listen("tcp", "127.0.0.1:8080")
+	addr := flag.String("addr", "127.0.0.1:8080", "listen on this `address`")
+	flag.Parse()
+	ln, err := net.Listen("tcp", *addr)
 	if err != nil {
 		log.Fatal(err)
 	}
+	log.Printf("listening on %s", ln.Addr())
 	log.Fatal(serve(ln))
 }
 
