@@ -151,6 +151,9 @@ func TestRefuseReplacesTheAnswer(t *testing.T) {
 		{"returns an error", func(echo.Context, core.Permit) error {
 			return echo.NewHTTPError(http.StatusForbidden, "come back later")
 		}, 403, `{"message":"come back later"}`},
+		{"returns an error that is not echo's", func(_ echo.Context, p core.Permit) error {
+			return p.Refusal()
+		}, 500, `{"message":"Internal Server Error"}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := limiter(t, core.Rule{Name: "r", Limit: core.Rate{N: 1, Per: time.Hour}})
