@@ -29,10 +29,13 @@ func (s *shard) emerge(b *bound, key string, hash uint64) *entry {
 
 // stretch is how many slots a sweep looks at for one newcomer. A stripe is looked
 // at only when one of its keys may have gone idle since it was last looked
-// through, so nearly all looks find one. Where a table is no larger than this, no
-// newcomer is turned away while a place is idle; else one may share its count
-// meanwhile.
+// through, so nearly all looks find one. Where MaxKeys is no larger than a
+// thousand, no newcomer is turned away while a place is idle; else one may share
+// its count meanwhile.
 const stretch = 4096
+
+// small is a table that is looked through from the start each time.
+const small = 64
 
 // sweep makes places for a newcomer who found all of MaxKeys taken: it forgets
 // idle entries until there is one. It locks one stripe after the other, so it must
@@ -58,6 +61,9 @@ func (l *Limiter) clean(c *clause, stripe uint32, most int, wanted func() bool) 
 		return 0
 	}
 	now, t := l.now(), *s.table.Load()
+	if len(t) <= small { // one look through it tells all, where to go on could take two
+		s.look, s.seen = 0, latest
+	}
 	for looks < most && wanted() {
 		if s.look >= len(t) {
 			s.soonest.Store(s.seen) // who came since the look began has been noted too
