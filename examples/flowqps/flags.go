@@ -25,7 +25,8 @@ random time; whoever is refused asks again at once. Each second, counted from th
 first admission, one line tells how many asked, passed, and were blocked. At the
 end the run is judged, by what is certain only, and the exit status is 0 if all
 promises were kept, 1 if one was broken or the run failed, 2 for wrong flags.
-An interrupt (Ctrl-C) ends the run early and judges what there is.
+An interrupt (Ctrl-C) ends the run early and judges what there is; before the
+first full second that is nothing, and the exit status 1.
 
   flowqps                        the scenario as reported
   flowqps -via gin -inflight 8   behind a gin server, at most 8 at once

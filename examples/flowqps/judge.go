@@ -52,6 +52,10 @@ func judge(e evidence) verdict {
 	return v
 }
 
+// nothing reports that the run ended before a full second had, and with nothing
+// broken until then: that is too little to call anything kept.
+func (v *verdict) nothing() bool { return len(v.passes) == 0 && len(v.broken) == 0 }
+
 func (v *verdict) breaks(format string, args ...any) {
 	v.broken = append(v.broken, fmt.Sprintf(format, args...))
 }

@@ -19,9 +19,20 @@ func main() {
 }
 
 // run is the program, until ctx is done at the latest. It returns the exit
-// status: 0 if all promises were kept, 1 if one was broken or the run failed, 2
-// for wrong flags.
+// status: 0 if all promises were kept, 1 if one was broken, or nothing judged, or
+// the run failed, 2 for wrong flags.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	out := &writer{to: stdout}
+	status := judged(ctx, args, out, stderr)
+	if out.err != nil { // whoever reads the output must not take a part for all
+		fmt.Fprintf(stderr, "flowqps: the output is not complete: %v\n", out.err)
+		return max(status, 1)
+	}
+	return status
+}
+
+// judged is run, but for the output's errors.
+func judged(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	c, err := parse(args, stdout)
 	if errors.Is(err, flag.ErrHelp) {
 		return 0
@@ -51,8 +62,21 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	e := l.evidence(c)
 	v := judge(e)
 	printVerdict(stdout, e, v)
-	if len(v.broken) > 0 {
+	if len(v.broken) > 0 || v.nothing() {
 		return 1
 	}
 	return 0
+}
+
+// A writer remembers the first error, after which it writes no more.
+type writer struct {
+	to  io.Writer
+	err error
+}
+
+func (w *writer) Write(b []byte) (n int, err error) {
+	if w.err == nil {
+		n, w.err = w.to.Write(b)
+	}
+	return n, w.err
 }

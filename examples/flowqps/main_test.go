@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -52,6 +53,39 @@ func TestAnInterruptEndsTheRunAndJudgesIt(t *testing.T) {
 	if status != 0 || !strings.Contains(out, "verdict: kept") {
 		t.Errorf("status %d:\n%s", status, out)
 	}
+}
+
+// What was not judged was not kept.
+func TestAnInterruptBeforeTheFirstFullSecondJudgesNothing(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	status, out, _ := flowqps(ctx, "-for", "1h")
+	if status != 1 || !strings.Contains(out, "verdict: nothing judged") || strings.Contains(out, "verdict: kept") {
+		t.Errorf("status %d:\n%s", status, out)
+	}
+}
+
+// A full disk takes the first lines and not the verdict.
+func TestAFailedWriteIsNoSuccess(t *testing.T) {
+	for _, args := range [][]string{{"-for", "1s"}, {"-h"}} {
+		for room := range 2 {
+			var err bytes.Buffer
+			status := run(t.Context(), args, &disk{room: room}, &err)
+			if status != 1 || !strings.Contains(err.String(), "the output is not complete: no space left") {
+				t.Errorf("%v, with room for %d lines: status %d, %q", args, room, status, err.String())
+			}
+		}
+	}
+}
+
+// A disk has room for so many writes.
+type disk struct{ room int }
+
+func (d *disk) Write(b []byte) (int, error) {
+	if d.room--; d.room < 0 {
+		return 0, errors.New("no space left")
+	}
+	return len(b), nil
 }
 
 func TestWrongFlagsAreToldWhatWouldBeRight(t *testing.T) {

@@ -61,7 +61,10 @@ func printVerdict(w io.Writer, e evidence, v verdict) {
 	if e.inFlight > 0 {
 		fmt.Fprintf(w, "judged in flight: the peak, counted inside the admitted calls\n")
 	}
-	if len(v.broken) == 0 {
+	switch {
+	case v.nothing():
+		fmt.Fprintln(w, "verdict: nothing judged, since the run ended before a full second had")
+	case len(v.broken) == 0:
 		fmt.Fprintln(w, "verdict: kept")
 	}
 	for _, b := range v.broken {
