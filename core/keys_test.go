@@ -646,7 +646,7 @@ func TestAFullHouseOfNewKeysInEachWindow(t *testing.T) {
 	for _, most := range []int{300, 1000} {
 		synctest.Test(t, func(t *testing.T) {
 			l := limiterOf(t, user(core.Rate{N: 1, Per: time.Second}, most))
-			for round := range 100 {
+			for round := range 200 {
 				for i := range most {
 					if _, ok := l.Try(of("user", fmt.Sprint(round, "-", i))); !ok {
 						t.Fatalf("of %d, newcomer %d of round %d is refused", most, i, round)

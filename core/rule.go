@@ -49,7 +49,7 @@ type Rule struct {
 	// MaxKeys bounds the live keys counted apart; 0 means 1<<20. Those named in
 	// For come beside. Of further keys, those of a rate share strict counts, 64 of
 	// them or, if that is more, four for each processor; an in-flight limit refuses
-	// them. Beyond some hundred keys a newcomer may also share while the place of a
+	// them. Beyond a thousand keys a newcomer may also share while the place of a
 	// key that has gone idle is not found at once.
 	MaxKeys int
 	// Shadow makes the rule decide and never refuse: it takes when it has room,
