@@ -27,6 +27,9 @@ const surface = "testdata/api.txt"
 func TestThePublicSurfaceIsTheOneWrittenDown(t *testing.T) {
 	var got strings.Builder
 	for _, pkg := range slices.Sorted(maps.Keys(allowed)) {
+		if strings.HasPrefix(pkg, "internal/") {
+			continue // for our own packages only
+		}
 		fmt.Fprintf(&got, "package %s\n\n%s", pkg, render(t, filepath.Join("..", pkg)))
 	}
 	if *update {
