@@ -400,7 +400,9 @@ func (s *step) tell(left int, more int64) {
 func (c *clause) crowded() bool { return c.ledger.seats.Load() >= int64(c.rule.MaxKeys) }
 
 // reserve counts the keys that are about to become live against MaxKeys. If
-// another stripe took the last place since we looked, nothing is reserved.
+// another stripe took the last place since we looked, nothing is reserved. Where a
+// request needs places of two rules, one may be taken and put back then: no unit
+// is, but a newcomer of that rule who looks in between finds it full.
 func reserve(steps []step) bool {
 	for i := range steps {
 		if s := &steps[i]; !s.seat || s.clause.ledger.seats.Add(1) <= int64(s.clause.rule.MaxKeys) {

@@ -183,11 +183,6 @@ func (l *Limiter) Forget(rule string, key ...string) error {
 	}
 	if len(key) > 0 {
 		l.pardon(c, key)
-		for i := range l.stripes {
-			if s := c.ledger.peek(uint32(i)); s != nil {
-				s.unknownIdle()
-			}
-		}
 		return nil
 	}
 	for i := range l.stripes {
