@@ -139,7 +139,10 @@ var model = porcupine.Model{
 			return true, s
 		}
 		tightest := slices.MinFunc(rules, func(a, b int) int {
-			return s.left(a, i.round)*sizes[b] - s.left(b, i.round)*sizes[a]
+			if d := s.left(a, i.round)*sizes[b] - s.left(b, i.round)*sizes[a]; d != 0 {
+				return d
+			}
+			return strings.Compare(names[a], names[b])
 		})
 		return o.rule == names[tightest] && o.left == s.left(tightest, i.round), s
 	},
