@@ -100,7 +100,7 @@ func TestOneInstant(t *testing.T) {
 func TestAllOrNothing(t *testing.T) {
 	l, events := spyOn(t, append(slices.Clone(medley),
 		Rule{Name: "newcomers", By: "id", Limit: Rate{3, time.Hour}},
-		Rule{Name: "shadow", Limit: Rate{1 << 40, time.Hour}, Shadow: true})...)
+		Rule{Name: "shadow", Limit: Rate{1 << 30, time.Hour}, Shadow: true})...)
 	events.moody = true
 	var ids, admitted atomic.Int64
 	crowd(8, func(random *rand.Rand) {
@@ -168,7 +168,7 @@ func TestAllOrNothing(t *testing.T) {
 // soon all others behind them. Foreign code under a lock, or a sleep, would make
 // strangers wait for it.
 func TestOrder(t *testing.T) {
-	free := Rate{1 << 40, time.Hour}
+	free := Rate{1 << 30, time.Hour}
 	rules := []Rule{
 		{Name: "all", Limit: free},
 		{Name: "hold all", Limit: InFlight{1 << 30}},
@@ -383,7 +383,7 @@ func TestEarlyNeverLate(t *testing.T) {
 func TestHintBeforeClock(t *testing.T) {
 	const per = time.Millisecond
 	l := limiter(t,
-		Rule{Name: "blob", On: "slow", By: "blob", Limit: Rate{1 << 40, time.Hour}},
+		Rule{Name: "blob", On: "slow", By: "blob", Limit: Rate{1 << 30, time.Hour}},
 		Rule{Name: "gate", Limit: Rate{1, per}})
 
 	// To look at a key of megabytes takes longer than the window: a clock read
@@ -639,7 +639,7 @@ func TestTheHintIsWrittenUnderTheLockOnly(t *testing.T) {
 
 	// The same without a lock: no refusal by old rules is later than the new.
 	t.Run("who looks through Replace", func(t *testing.T) {
-		blob := Rule{Name: "blob", On: "slow", By: "blob", Limit: Rate{1 << 40, time.Hour}}
+		blob := Rule{Name: "blob", On: "slow", By: "blob", Limit: Rate{1 << 30, time.Hour}}
 		for range 5 {
 			l := limiter(t, Rule{Name: "gate", Limit: Rate{1, time.Hour}}, blob)
 			l.Try(Request{})
@@ -1026,7 +1026,7 @@ func (p *past) compare(t *testing.T, w meter, now int64) {
 
 // medley is rules of which some apply to a request, the first always.
 var medley = []Rule{
-	{Name: "all", Limit: Rate{1 << 40, time.Hour}},
+	{Name: "all", Limit: Rate{1 << 30, time.Hour}},
 	{Name: "x", On: "*x*", Limit: Rate{30, time.Millisecond}},
 	{Name: "y", On: "*y*", Limit: InFlight{6}},
 	{Name: "ip", By: "ip", Limit: Rate{10, time.Millisecond}},
