@@ -46,14 +46,6 @@ func bars() []bar {
 	for _, c := range core {
 		add(c.name+": allocations", allocs, 0, func() float64 { return allocations(c.loop()) })
 	}
-	adapters := []string{"nethttpflow", "ginflow", "echoflow", "grpcflow"}
-	for i, name := range adapters {
-		add(name+" adds to an empty middleware's: allocations", allocs, 0, func() float64 {
-			s := loops.Services(true)[i]
-			return allocations(s.Ours) - allocations(s.Least)
-		})
-	}
-
 	for _, c := range core {
 		add(c.name, clocks, c.limit, func() float64 { return ratio(c.loop(), loops.Clock()) })
 	}
@@ -64,12 +56,21 @@ func bars() []bar {
 	add("admit, of x/time/rate's admit", times, 1.1, func() float64 {
 		return ratio(loops.AdmitUnkeyed(), loops.AdmitRate(xtime))
 	})
-	boths := peers.Boths() // exactflow, sentinel-golang
+	// From here on the process has peers that tick in the background.
+	adapters := []string{"nethttpflow", "ginflow", "echoflow", "grpcflow"}
+	for i, name := range adapters {
+		add(name+" adds to an empty middleware's: allocations", allocs, 0, func() float64 {
+			s := loops.Services(true)[i]
+			return allocations(s.Ours) - allocations(s.Least)
+		})
+	}
+
+	boths := sync.OnceValue(peers.Boths) // exactflow, sentinel-golang
 	least("refuse, times faster than sentinel-golang", times, 5, func() float64 {
-		return ratio(loops.RefuseRate(boths[1]), loops.RefuseRate(boths[0]))
+		return ratio(loops.RefuseRate(boths()[1]), loops.RefuseRate(boths()[0]))
 	})
 	least("admit, times faster than sentinel-golang", times, 5, func() float64 {
-		return ratio(loops.AdmitRate(boths[1]), loops.AdmitRate(boths[0]))
+		return ratio(loops.AdmitRate(boths()[1]), loops.AdmitRate(boths()[0]))
 	})
 	for i, name := range adapters {
 		add(name+" adds", ns, 500, func() float64 {
