@@ -85,6 +85,8 @@ func (l *Limiter) see(c *planned, r *Request) (b *bound, e *entry, hash uint64, 
 		hash, empty = l.hashAll(c.ledger.parts, r)
 		return c.bound, c.shards[l.stripe(hash)].findAll(hash, c.ledger.parts, r), hash, empty
 	}
+	// What part, hash and boundOf do, without the calls for a short text: a tenth of
+	// a clock.
 	text := r.text(c.by)
 	hash = maphash.String(l.seed, text) &^ 1
 	if len(text) > longest {
@@ -442,13 +444,6 @@ func (s *step) enter(r *Request, now int64) {
 		s.entry = newEntry(s.bound, "", 0)
 		s.shard.overflow = s.entry
 	}
-}
-
-func newEntry(b *bound, key string, hash uint64) *entry {
-	e := &entry{key: key, hash: hash, meter: b.limit.meter(b)}
-	e.opens.Store(unsaid)
-	e.bound.Store(b)
-	return e
 }
 
 // A verdict gathers what the rules say, and keeps the one that tells most: the

@@ -20,27 +20,27 @@ const module = "github.com/exactflow/exactflow/"
 // package may, and inTests; what else only tests need lives in a module of its
 // own.
 var allowed = map[string]map[string]string{
-	"core":          {},
-	"internal/keys": {},
+	"core":             {},
+	"internal/options": {},
 	"nethttpflow": {
-		module + "core":          "the limiter",
-		module + "internal/keys": "wrong keys are refused by all adapters in the same words",
+		module + "core":             "the limiter",
+		module + "internal/options": "wrong options are refused by all adapters in the same words",
 	},
 	"ginflow": {
-		module + "core":            "the limiter",
-		module + "internal/keys":   "wrong keys are refused by all adapters in the same words",
-		module + "nethttpflow":     "keys, statuses, headers and the body of a refusal are those of HTTP",
-		"github.com/gin-gonic/gin": "the framework",
+		module + "core":             "the limiter",
+		module + "internal/options": "wrong options are refused by all adapters in the same words",
+		module + "nethttpflow":      "keys, statuses, headers and the body of a refusal are those of HTTP",
+		"github.com/gin-gonic/gin":  "the framework",
 	},
 	"echoflow": {
 		module + "core":               "the limiter",
-		module + "internal/keys":      "wrong keys are refused by all adapters in the same words",
+		module + "internal/options":   "wrong options are refused by all adapters in the same words",
 		module + "nethttpflow":        "keys, statuses, headers and the body of a refusal are those of HTTP",
 		"github.com/labstack/echo/v4": "the framework",
 	},
 	"grpcflow": {
 		module + "core":                                        "the limiter",
-		module + "internal/keys":                               "wrong keys are refused by all adapters in the same words",
+		module + "internal/options":                            "wrong options are refused by all adapters in the same words",
 		"google.golang.org/grpc":                               "the framework",
 		"google.golang.org/protobuf":                           "messages in the details of a refusal",
 		"google.golang.org/genproto/googleapis/rpc/errdetails": "the details of a refusal",

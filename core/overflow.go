@@ -19,12 +19,9 @@ func (s *shard) shares(c *clause, now int64) bool {
 
 // emerge makes an entry of a key that was counted in overflow. Needs the lock.
 func (s *shard) emerge(b *bound, key string, hash uint64) *entry {
-	e := &entry{key: key, hash: hash, meter: s.overflow.meter.copy()}
-	was := s.overflow.bound.Load()
-	e.meter.change(b, b.clause.floorOf(was))
-	e.opens.Store(unsaid)
-	e.bound.Store(b)
-	return e
+	m := s.overflow.meter.copy()
+	m.change(b, b.clause.floorOf(s.overflow.bound.Load()))
+	return entryWith(b, key, hash, m)
 }
 
 // stretch is how many slots a sweep looks at for one newcomer. A stripe is looked

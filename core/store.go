@@ -17,7 +17,7 @@ type stripe struct {
 // An entry is the count for one key of one rule. The key, the hash and the meter
 // never change; opens and bound are read without the lock.
 type entry struct {
-	key  string // as kept: see clause.kept
+	key  string // as kept: see step.key
 	hash uint64
 
 	// opens is the hint for the lock-free refusal: what the meter's opens says of
@@ -28,6 +28,19 @@ type entry struct {
 	bound atomic.Pointer[bound]
 
 	meter meter
+}
+
+// newEntry is an entry with an empty count.
+func newEntry(b *bound, key string, hash uint64) *entry {
+	return entryWith(b, key, hash, b.limit.meter(b))
+}
+
+// entryWith is an entry with the count m, which is under b.
+func entryWith(b *bound, key string, hash uint64, m meter) *entry {
+	e := &entry{key: key, hash: hash, meter: m}
+	e.opens.Store(unsaid)
+	e.bound.Store(b)
+	return e
 }
 
 // told is the hint, if it speaks for b. To read bound before and after is what

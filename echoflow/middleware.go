@@ -2,14 +2,13 @@ package echoflow
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 
 	"github.com/labstack/echo/v4"
 
 	"github.com/exactflow/exactflow/core"
-	"github.com/exactflow/exactflow/internal/keys"
+	"github.com/exactflow/exactflow/internal/options"
 	"github.com/exactflow/exactflow/nethttpflow"
 )
 
@@ -57,13 +56,9 @@ func Middleware(l *core.Limiter, o Options) echo.MiddlewareFunc {
 		o.Keys = []Key{Peer()}
 	}
 	o.Keys = slices.Clone(o.Keys)
-	keys.Check("echoflow", o.Keys, func(k Key) (string, bool) { return k.By, k.Of != nil })
-	if o.Headers > nethttpflow.HeadersNever {
-		panic(fmt.Sprintf("echoflow: Options.Headers is %d, which is none of the constants", o.Headers))
-	}
-	if o.Legacy > nethttpflow.LegacyDraft06 {
-		panic(fmt.Sprintf("echoflow: Options.Legacy is %d, which is none of the constants", o.Legacy))
-	}
+	options.Keys("echoflow", o.Keys, func(k Key) (string, bool) { return k.By, k.Of != nil })
+	options.Constant("echoflow", "Headers", o.Headers, nethttpflow.HeadersNever)
+	options.Constant("echoflow", "Legacy", o.Legacy, nethttpflow.LegacyDraft06)
 	if o.Resource == nil {
 		known := new(nethttpflow.Resources)
 		o.Resource = func(c echo.Context) string {

@@ -2,14 +2,13 @@ package ginflow
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 
 	"github.com/gin-gonic/gin"
 
 	"github.com/exactflow/exactflow/core"
-	"github.com/exactflow/exactflow/internal/keys"
+	"github.com/exactflow/exactflow/internal/options"
 	"github.com/exactflow/exactflow/nethttpflow"
 )
 
@@ -55,13 +54,9 @@ func Middleware(l *core.Limiter, o Options) gin.HandlerFunc {
 		o.Keys = []Key{Peer()}
 	}
 	o.Keys = slices.Clone(o.Keys)
-	keys.Check("ginflow", o.Keys, func(k Key) (string, bool) { return k.By, k.Of != nil })
-	if o.Headers > nethttpflow.HeadersNever {
-		panic(fmt.Sprintf("ginflow: Options.Headers is %d, which is none of the constants", o.Headers))
-	}
-	if o.Legacy > nethttpflow.LegacyDraft06 {
-		panic(fmt.Sprintf("ginflow: Options.Legacy is %d, which is none of the constants", o.Legacy))
-	}
+	options.Keys("ginflow", o.Keys, func(k Key) (string, bool) { return k.By, k.Of != nil })
+	options.Constant("ginflow", "Headers", o.Headers, nethttpflow.HeadersNever)
+	options.Constant("ginflow", "Legacy", o.Legacy, nethttpflow.LegacyDraft06)
 	if o.Resource == nil {
 		known := new(nethttpflow.Resources)
 		o.Resource = func(c *gin.Context) string { return known.OfRoute(c.Request.Method, c.FullPath()) }

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/exactflow/exactflow/core"
-	"github.com/exactflow/exactflow/internal/keys"
+	"github.com/exactflow/exactflow/internal/options"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -72,7 +72,7 @@ func newServer(l *core.Limiter, o Options) *server {
 	if o.Keys == nil {
 		o.Keys = []Key{Peer()}
 	}
-	keys.Check("grpcflow", o.Keys, func(k Key) (string, bool) { return k.By, k.Of != nil })
+	options.Keys("grpcflow", o.Keys, func(k Key) (string, bool) { return k.By, k.Of != nil })
 	o.Keys = slices.Clone(o.Keys)
 	if o.Skip == nil {
 		o.Skip = SkipHealthAndReflection

@@ -2,12 +2,11 @@ package nethttpflow
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 
 	"github.com/exactflow/exactflow/core"
-	"github.com/exactflow/exactflow/internal/keys"
+	"github.com/exactflow/exactflow/internal/options"
 )
 
 // Options say what a request is, and how a refusal is told. The zero value
@@ -61,13 +60,9 @@ func Middleware(l *core.Limiter, o Options) func(http.Handler) http.Handler {
 		o.Keys = []Key{Peer()}
 	}
 	o.Keys = slices.Clone(o.Keys)
-	keys.Check("nethttpflow", o.Keys, func(k Key) (string, bool) { return k.By, k.Of != nil })
-	if o.Headers > HeadersNever {
-		panic(fmt.Sprintf("nethttpflow: Options.Headers is %d, which is none of the constants", o.Headers))
-	}
-	if o.Legacy > LegacyDraft06 {
-		panic(fmt.Sprintf("nethttpflow: Options.Legacy is %d, which is none of the constants", o.Legacy))
-	}
+	options.Keys("nethttpflow", o.Keys, func(k Key) (string, bool) { return k.By, k.Of != nil })
+	options.Constant("nethttpflow", "Headers", o.Headers, HeadersNever)
+	options.Constant("nethttpflow", "Legacy", o.Legacy, LegacyDraft06)
 	if isNil(o.Mux) {
 		panic("nethttpflow: Options.Mux is a nil *http.ServeMux")
 	}

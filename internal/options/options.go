@@ -1,16 +1,16 @@
-// Package keys checks the keys that adapters are given, so that all of them
-// refuse the same ones, in the same words.
-package keys
+// Package options checks what adapters are given, so that all of them refuse the
+// same, in the same words.
+package options
 
 import (
 	"fmt"
 	"strings"
 )
 
-// Check panics, in the name of package who, for keys that cannot work: a rule
+// Keys panics, in the name of package who, for keys that cannot work: a rule
 // would count all requests together, and nobody would notice. Of tells a key's By
 // and whether it has a function.
-func Check[K any](who string, keys []K, of func(K) (by string, ok bool)) {
+func Keys[K any](who string, keys []K, of func(K) (by string, ok bool)) {
 	seen := make(map[string]bool, len(keys))
 	for i, k := range keys {
 		by, ok := of(k)
@@ -25,5 +25,13 @@ func Check[K any](who string, keys []K, of func(K) (by string, ok bool)) {
 			panic(fmt.Sprintf("%s: two of Options.Keys are By %q", who, by))
 		}
 		seen[by] = true
+	}
+}
+
+// Constant panics, in the name of package who, for the value of a field that is
+// none of the field's constants, which end with last.
+func Constant[T ~uint8](who, field string, v, last T) {
+	if v > last {
+		panic(fmt.Sprintf("%s: Options.%s is %d, which is none of the constants", who, field, v))
 	}
 }
