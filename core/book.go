@@ -60,6 +60,7 @@ type plan struct {
 	on      string
 	hash    uint64
 	clauses []planned
+	queues  bool // some of them let requests wait
 }
 
 // A planned is a clause, and at hand what each decision asks of it.
@@ -114,6 +115,7 @@ func (b *book) make(stripes int, on string) *plan {
 		for _, i := range apply {
 			if c := b.clauses[i]; c.rule.Shadow == shadow {
 				p.clauses = append(p.clauses, c.planned(stripes))
+				p.queues = p.queues || c.rule.Queue.Len > 0 && !shadow
 			}
 		}
 	}

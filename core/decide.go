@@ -35,6 +35,8 @@ type step struct {
 	way    way
 	seat   bool // the key is about to become live
 	shadow bool
+	behind bool  // it would fit, but others wait
+	at     int64 // from when it is open
 }
 
 // A way is how a step is counted.
@@ -63,7 +65,7 @@ func (l *Limiter) decide(r *Request, p *Permit) (ok bool) {
 		if (r.Cost == 0 || r.Cost == 1) && l.glance(b, clauses, &seen, r, p) {
 			return false
 		}
-		ok, done = l.commit(b, clauses, &seen, r, p)
+		ok, done = l.commit(b, clauses, &seen, r, p, nil)
 	}
 	return ok
 }
@@ -159,14 +161,17 @@ func (l *Limiter) lacking(clauses []planned, r *Request, now int64) {
 	}
 }
 
-// commit decides under the locks of all steps. It is not done if the book has
-// changed, or if the last place for a key was taken meanwhile.
-func (l *Limiter) commit(b *book, clauses []planned, seen *[few]sight, r *Request, p *Permit) (ok, done bool) {
+// commit decides under the locks of all steps, and of the door where w stands. It
+// is not done if the book has changed, or if the last place for a key was taken
+// meanwhile. Without w, a request does not wait; with it, one that is neither
+// admitted nor refused stands at a door.
+func (l *Limiter) commit(b *book, clauses []planned, seen *[few]sight, r *Request, p *Permit, w *waiter) (ok, done bool) {
 	n := r.Cost
 	if n == 0 {
 		n = 1
 	}
 	if len(clauses) == 0 && n > 0 {
+		l.depart(w)
 		*p = Permit{}
 		return true, true
 	}
@@ -202,6 +207,7 @@ func (l *Limiter) commit(b *book, clauses []planned, seen *[few]sight, r *Reques
 	}
 	g.steps, g.n = steps, n
 	if len(steps) == 0 || n < 0 && !enforced {
+		l.depart(w)
 		*p = Permit{}
 		if n < 0 {
 			p.grant = &l.refusals[ReasonNever] // no rule to name
@@ -211,27 +217,30 @@ func (l *Limiter) commit(b *book, clauses []planned, seen *[few]sight, r *Reques
 	}
 
 	var now int64
-	if len(steps) == 1 {
+	if len(steps) == 1 && w == nil {
 		mu := &l.stripes[steps[0].stripe]
 		mu.Lock()
 		if now = l.now(); l.book.Load() == b {
-			ok, done = g.locked(r, now, p)
+			ok, done = g.locked(r, now, p, w)
 		}
 		mu.Unlock()
 	} else {
 		var room [few]uint32
 		locks := ascending(room[:0], steps)
+		if w != nil && w.door != nil {
+			locks = include(locks, w.stripe)
+		}
 		for _, i := range locks {
 			l.stripes[i].Lock()
 		}
 		if now = l.now(); l.book.Load() == b { // the one reading
-			ok, done = g.locked(r, now, p)
+			ok, done = g.locked(r, now, p, w)
 		}
 		for _, i := range locks {
 			l.stripes[i].Unlock()
 		}
 	}
-	if done && g.rare {
+	if done && g.rare && (w == nil || w.door == nil) {
 		note(steps, ok, now)
 	}
 	if !ok {
@@ -259,29 +268,36 @@ func (s *step) key(r *Request) string {
 
 // ascending appends the stripes of the steps, each once.
 func ascending(locks []uint32, steps []step) []uint32 {
-next:
 	for i := range steps {
-		locks = append(locks, steps[i].stripe)
-		for j := len(locks) - 1; j > 0 && locks[j] <= locks[j-1]; j-- {
-			if locks[j] == locks[j-1] {
-				locks = append(locks[:j], locks[j+1:]...)
-				continue next
-			}
-			locks[j], locks[j-1] = locks[j-1], locks[j]
+		locks = include(locks, steps[i].stripe)
+	}
+	return locks
+}
+
+// include puts a stripe into its place, unless it is there.
+func include(locks []uint32, stripe uint32) []uint32 {
+	locks = append(locks, stripe)
+	for j := len(locks) - 1; j > 0 && locks[j] <= locks[j-1]; j-- {
+		if locks[j] == locks[j-1] {
+			return append(locks[:j], locks[j+1:]...)
 		}
+		locks[j], locks[j-1] = locks[j-1], locks[j]
 	}
 	return locks
 }
 
 // locked is the decision itself. Needs all locks, and that the book is still the
 // same.
-func (g *grant) locked(r *Request, now int64, p *Permit) (ok, done bool) {
+func (g *grant) locked(r *Request, now int64, p *Permit, w *waiter) (ok, done bool) {
 	l, n, steps := g.limiter, g.n, g.steps
 	no := verdict{at: open}
 	seats := false
 	for i := range steps {
 		s := &steps[i]
 		t := s.opens(r, now, n)
+		if s.at = t; t <= now && s.entry != nil && s.entry.line != nil && !s.shadow && s.entry.line.ahead(w) {
+			t, s.at, s.behind = unknown, unknown, true
+		}
 		switch {
 		case t <= now:
 			seats = seats || s.seat
@@ -291,21 +307,41 @@ func (g *grant) locked(r *Request, now int64, p *Permit) (ok, done bool) {
 			no = no.hear(s.bound, t)
 		}
 	}
+	if w != nil {
+		if s := g.shut(w, now); s != nil {
+			no = verdict{at: open}.hear(s.bound, s.at)
+		}
+	}
 	if no.at > open {
 		why, left := no.why(), 0
+		var door *step
 		for i := range steps {
-			s := &steps[i]
-			n, more := s.left(now)
-			s.tell(n, more)
-			if s.bound == no.bound {
-				left = n
-				if s.way == full && no.at == unknown {
+			if s := &steps[i]; s.bound == no.bound {
+				door = s
+				left, _ = s.left(now)
+				switch {
+				case s.way == full && no.at == unknown:
 					why = ReasonKeys
+				case s.behind:
+					why = ReasonQueued
 				}
 			}
 		}
-		no.refuse(l, why, left, now, p)
-		return false, true
+		done = true
+		if w != nil {
+			var late Reason
+			if done, late = g.stay(w, door, now); late != ReasonNone {
+				why = late
+			}
+		}
+		for i := range steps {
+			s := &steps[i]
+			s.tell(s.left(now))
+		}
+		if w == nil || w.door == nil && done {
+			no.refuse(l, why, left, now, p)
+		}
+		return false, done
 	}
 	if seats && !reserve(steps) {
 		return false, false
@@ -322,6 +358,9 @@ func (g *grant) locked(r *Request, now int64, p *Permit) (ok, done bool) {
 			q = q.tighten(s.bound, left, more)
 		}
 	}
+	if w != nil {
+		w.leave() // not before: the key's place stays its own
+	}
 	p.grant, p.bound, p.turn, p.left = g, q.bound, g.state.Load()>>1, q.left
 	if reset := q.reset(now); g.reset.Load() != reset {
 		g.reset.Store(reset)
@@ -331,10 +370,11 @@ func (g *grant) locked(r *Request, now int64, p *Permit) (ok, done bool) {
 
 // opens looks, under the lock, how the step is counted, and from when n more
 // could pass. No meter changes, except that the entry comes under the present
-// bound and forgets what has left its window.
+// bound, forgets what has left its window, and notes that somebody waits for more
+// than an empty count has: who does so gets an entry, though it is refused.
 func (s *step) opens(r *Request, now int64, n int) int64 {
 	b := s.bound
-	s.way, s.seat = own, false
+	s.way, s.seat, s.behind = own, false, false
 	if s.entry == nil || b.holds || s.entry.bound.Load() != b {
 		s.settle(r, now)
 	}
@@ -344,10 +384,27 @@ func (s *step) opens(r *Request, now int64, n int) int64 {
 		return never
 	case s.way == full:
 		return unknown
+	case n > b.cold && s.way != own:
+		s.begin(r, now)
 	case s.entry == nil:
 		return open
 	}
 	return s.entry.meter.opens(now, n)
+}
+
+// begin makes the entry of a newcomer before the decision. If the last place for a
+// key was taken meanwhile, that does not last beyond it.
+func (s *step) begin(r *Request, now int64) {
+	if s.way == fresh && s.seat && !reserve([]step{{clause: s.clause, seat: true}}) {
+		if s.entry == nil {
+			s.entry = newEntry(s.bound, s.key(r), s.hash)
+		}
+		return
+	}
+	s.enter(r, now)
+	if s.way == fresh {
+		s.way, s.seat = own, false
+	}
 }
 
 // settle finds out how the step is counted, where that is not plain.
@@ -359,7 +416,7 @@ func (s *step) settle(r *Request, now int64) {
 	switch {
 	case s.entry != nil:
 		s.entry.settle(b)
-		if b.holds && !b.named && s.clause.ledger.solo == nil && s.entry.meter.idles() == open {
+		if b.holds && !b.named && s.clause.ledger.solo == nil && !s.entry.seated() {
 			if s.seat = !s.clause.crowded(); !s.seat {
 				s.way = full
 			}
@@ -382,7 +439,7 @@ func (s *step) settle(r *Request, now int64) {
 // left is how many units are free for the step, and from when more are.
 func (s *step) left(now int64) (left int, more int64) {
 	if s.entry == nil {
-		return s.bound.n, never
+		return s.bound.cold, never
 	}
 	return s.entry.meter.left(now)
 }
@@ -391,6 +448,8 @@ func (s *step) left(now int64) (left int, more int64) {
 func (s *step) tell(left int, more int64) {
 	switch {
 	case s.entry == nil:
+	case s.entry.line != nil && s.entry.waits():
+		s.entry.tell(unsaid)
 	case left > 0:
 		s.entry.tell(open)
 	default:
@@ -478,6 +537,9 @@ func (v verdict) why() Reason {
 // refuse fills in the permit of a refusal, and counts it.
 func (v verdict) refuse(l *Limiter, why Reason, left int, now int64, p *Permit) {
 	count(v.bound.tally, now).refused[why].Add(1)
+	if why >= ReasonQueued && v.at >= unknown {
+		v.wait = 0
+	}
 	p.grant, p.bound, p.turn, p.left = &l.refusals[why], v.bound, uint64(max(0, v.wait-now)), left
 }
 

@@ -3,12 +3,13 @@ package core
 import (
 	"fmt"
 	"math"
+	"math/bits"
 	"time"
 )
 
-// A Limit says how much of something may pass: [Rate], [InFlight] or
-// [Unlimited]. The interface is sealed: its kinds are those of this package, one
-// file each.
+// A Limit says how much of something may pass: [Rate], [Pace], [WarmUp],
+// [InFlight] or [Unlimited]. The interface is sealed: its kinds are those of this
+// package, one file each.
 type Limit interface {
 	// check says what is wrong with the limit's own numbers.
 	check() error
@@ -28,7 +29,8 @@ type Limit interface {
 type meter interface {
 	// opens is at most now exactly when n more fit; n is above 0. Else it is a later instant,
 	// which may be early but never late; or [unknown]: it opens when somebody is
-	// done; or [never]: n does not fit the limit at all.
+	// done; or [never]: n does not fit the limit at all. It may note that n waits, if
+	// n is above the bound's cold.
 	opens(now int64, n int) int64
 	// take lets n pass now, and tells what is left. What is open stays open until
 	// somebody takes.
@@ -36,6 +38,10 @@ type meter interface {
 	// left is how many units are free now, and from when more are: an instant as
 	// of opens, unknown, or never.
 	left(now int64) (n int, more int64)
+	// soonest is an instant before which k more units, k above 0, cannot have
+	// passed, whatever happens: for who asks how long a line is. Where that cannot
+	// be known, now.
+	soonest(now int64, k int) int64
 	// idles is from when a fresh meter would answer alike, so that this one can be
 	// forgotten: at most now if it would already, an instant, or unknown.
 	idles() int64
@@ -74,13 +80,14 @@ type bound struct {
 	clause *clause
 	limit  Limit
 	n      int
+	cold   int     // how much of n fits an empty count
 	per    int64   // the window in nanoseconds; 0 for what is in flight
 	slice  int64   // see [slice]
 	named  bool    // for a value in For
 	added  bool    // which was not there before the last change of the rule
 	free   bool    // Unlimited
 	holds  bool    // its meters are holders
-	tally  []tally // the ledger\'s
+	tally  []tally // the ledger's
 }
 
 // later is t + d, saturating: neither is negative.
@@ -89,6 +96,17 @@ func later(t, d int64) int64 {
 		return latest
 	}
 	return t + d
+}
+
+// mulUp is d·n/of, rounded up, saturating: none is negative, and of is above 0.
+func mulUp(n int, d int64, of int) int64 {
+	hi, lo := bits.Mul64(uint64(n), uint64(d))
+	lo, carry := bits.Add64(lo, uint64(of)-1, 0)
+	if hi += carry; hi >= uint64(of) {
+		return latest
+	}
+	q, _ := bits.Div64(hi, lo, uint64(of))
+	return int64(min(q, latest))
 }
 
 // Unlimited lets everything pass and counts nothing, in statistics neither. In [Rule].For it exempts a

@@ -22,6 +22,7 @@ type Limiter struct {
 	book    atomic.Pointer[book]
 	stripes []stripe
 	grants  sync.Pool
+	tickets atomic.Uint64 // of those who began to wait
 
 	// refusals are grants of nothing, one for each reason: a refused permit has
 	// one, so that it need not have the reason itself.
@@ -71,13 +72,18 @@ func (l *Limiter) Try(r Request) (Permit, bool) {
 	return p, ok
 }
 
-// Wait is Try for a request that has a context: it returns the context's error,
-// and takes nothing, if the context is done. If a rule refuses, it returns the
-// refused permit and [ErrRefused].
+// Wait is Try for a request that has a context and may wait where rules have a
+// [Queue]. It returns the context's error, and takes nothing, if the context is
+// done before the request is admitted. If a rule refuses, it returns the refused
+// permit and [ErrRefused].
 func (l *Limiter) Wait(ctx context.Context, r Request) (Permit, error) {
 	var p Permit
 	err := ctx.Err()
-	if err == nil && !l.decide(&r, &p) {
+	switch {
+	case err != nil:
+	case l.rules().plan(l, r.On).queues:
+		err = l.wait(ctx, &r, &p)
+	case !l.decide(&r, &p):
 		err = ErrRefused
 	}
 	return p, err

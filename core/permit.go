@@ -20,17 +20,19 @@ var ErrRefused = errors.New("core: refused by a rule")
 type Reason uint8
 
 const (
-	ReasonNone     Reason = iota // "": not refused
-	ReasonNever                  // "never": the cost is above the limit, or below 0, or the limit is 0
-	ReasonInFlight               // "in_flight": all units are held; it opens when somebody is done
-	ReasonRate                   // "rate": the window is full
-	ReasonKeys                   // "keys": an in-flight rule has MaxKeys live keys, and this is a further one
+	ReasonNone         Reason = iota // "": not refused
+	ReasonNever                      // "never": the cost is above the limit, or below 0, or the limit is 0
+	ReasonInFlight                   // "in_flight": all units are held; it opens when somebody is done
+	ReasonRate                       // "rate": the window is full
+	ReasonKeys                       // "keys": an in-flight rule has MaxKeys live keys, and this is a further one
+	ReasonQueued                     // "queued": it would fit, but others wait before it
+	ReasonQueueFull                  // "queue_full": Queue.Len wait already
+	ReasonQueueTimeout               // "queue_timeout": it has waited for Queue.Wait, or could not pass within it or before its context ends
 )
 
-var reasons = [...]string{"", "never", "in_flight", "rate", "keys"}
+var reasons = [...]string{"", "never", "in_flight", "rate", "keys", "queued", "queue_full", "queue_timeout"}
 
-// String is the reason's name: "never", "in_flight", "rate", "keys"; "" for
-// [ReasonNone].
+// String is the reason\'s name, as told with each; "" for [ReasonNone].
 func (r Reason) String() string {
 	if int(r) < len(reasons) {
 		return reasons[r]
@@ -133,11 +135,16 @@ func (p Permit) Refusal() Refusal {
 	if p.grant == nil || p.grant.why == ReasonNone {
 		return Refusal{}
 	}
-	r := Refusal{Reason: p.grant.why, RetryAfter: time.Duration(p.turn), Known: p.grant.why == ReasonRate}
+	r := Refusal{Reason: p.grant.why, RetryAfter: time.Duration(p.turn), Known: p.known()}
 	if p.bound != nil {
 		r.Rule, r.By = p.bound.clause.rule.Name, p.bound.clause.rule.By
 	}
 	return r
+}
+
+// known is Refusal.Known: a queue's refusal knows an instant or has none.
+func (p Permit) known() bool {
+	return p.grant.why == ReasonRate || p.grant.why >= ReasonQueued && p.turn > 0
 }
 
 // Quota is that of the tightest rule: the one with the smallest part of its
@@ -153,10 +160,10 @@ func (p Permit) Quota() Quota {
 		Window:    time.Duration(p.bound.per),
 		Remaining: p.left,
 	}
-	switch p.grant.why {
-	case ReasonNone:
+	switch {
+	case p.grant.why == ReasonNone:
 		q.Reset = p.grant.quotaReset(p.turn)
-	case ReasonRate:
+	case p.known():
 		q.Reset = time.Duration(p.turn)
 	}
 	return q
@@ -285,9 +292,11 @@ func (g *grant) give() {
 // give brings back what is held. Needs the lock.
 func (s *step) give(n int) {
 	e := s.entry
-	e.tell(e.meter.(holder).give(n))
-	s.shard.held -= n
-	if g := s.clause.ledger; g.solo == nil && !e.bound.Load().named && e.meter.idles() == open {
-		g.seat(false)
+	if t := e.meter.(holder).give(n); e.waits() {
+		e.line.head.rouse()
+	} else {
+		e.tell(t)
 	}
+	s.shard.held -= n
+	e.vacate()
 }

@@ -170,6 +170,24 @@ func (w *window) left(now int64) (int, int64) {
 	return max(0, left), w.gone(1 - min(0, left))
 }
 
+// soonest counts future units as if they passed as early as they can: the k-th
+// passes no sooner than Per after the one N before it.
+func (w *window) soonest(now int64, k int) int64 {
+	if w.bound.n == 0 {
+		return never
+	}
+	w.slide(now)
+	rounds := int64(k-1) / int64(w.bound.n)
+	t := now
+	if excess := (k-1)%w.bound.n + 1 - (w.bound.n - w.sum); excess > 0 {
+		t = w.gone(min(excess, w.sum))
+	}
+	if rounds > 0 && w.bound.per > (latest-t)/rounds {
+		return latest
+	}
+	return t + rounds*w.bound.per
+}
+
 func (w *window) idles() int64 {
 	if w.count == 0 {
 		return open

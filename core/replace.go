@@ -67,6 +67,11 @@ func (l *Limiter) replace(rules []Rule, old *book) error {
 		l.stripes[i].Unlock()
 	}
 
+	for _, was := range old.clauses {
+		if next.named[was.rule.Name] != was {
+			l.rouse(was.ledger)
+		}
+	}
 	for _, c := range changed {
 		if was := old.named[c.rule.Name]; was != nil && was.ledger == c.ledger {
 			l.settle(was.special, c)
@@ -78,6 +83,18 @@ func (l *Limiter) replace(rules []Rule, old *book) error {
 		c.settled.Store(true)
 	}
 	return nil
+}
+
+// rouse makes all who wait for a rule that has changed decide anew, by the new
+// rules.
+func (l *Limiter) rouse(g *ledger) {
+	for i := range l.stripes {
+		l.stripes[i].Lock()
+		if s := g.peek(uint32(i)); s != nil {
+			s.rouse()
+		}
+		l.stripes[i].Unlock()
+	}
 }
 
 // settle brings the entries of the values in For under the clause, before the
@@ -146,9 +163,12 @@ func (l *Limiter) newLedger(c *clause) *ledger {
 
 func newBound(c *clause, limit Limit, named bool) *bound {
 	n, per := limit.size()
-	b := &bound{clause: c, limit: limit, n: n, per: int64(per), slice: slice(n, int64(per)), named: named}
+	b := &bound{clause: c, limit: limit, n: n, cold: n, per: int64(per), slice: slice(n, int64(per)), named: named}
 	_, b.free = limit.(Unlimited)
 	_, b.holds = limit.(InFlight)
+	if w, ok := limit.(WarmUp); ok {
+		b.cold = min(w.From, n)
+	}
 	return b
 }
 
@@ -225,7 +245,7 @@ func (s *shard) pardon(c *clause) {
 		for i := 0; i < len(t); {
 			e := t[i].Load()
 			if e != nil {
-				if e.pardon(c); e.meter.idles() == open {
+				if e.pardon(c); e.idles(c) == open {
 					s.remove(c, t, i) // another may have moved here
 					continue
 				}
@@ -234,14 +254,19 @@ func (s *shard) pardon(c *clause) {
 		}
 		s.shrink()
 	}
-	s.overflow = nil
+	if s.overflow != nil {
+		s.overflow.meter.forget()
+		s.overflow.rouse()
+	}
 }
 
 // pardon clears the entry. Needs the lock.
 func (e *entry) pardon(c *clause) {
 	e.comply(c)
 	e.meter.forget()
-	if !e.bound.Load().holds {
+	if e.waits() {
+		e.rouse()
+	} else if !e.bound.Load().holds {
 		e.tell(open)
 	}
 }

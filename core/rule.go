@@ -46,6 +46,8 @@ type Rule struct {
 	// one: of the same kind, or with N = 0, or [Unlimited]. For[""] is for
 	// requests without the key.
 	For map[string]Limit
+	// Queue lets refused requests wait. The zero Queue refuses at once.
+	Queue Queue
 	// MaxKeys bounds the live keys counted apart; 0 means 1<<20. Those named in
 	// For come beside. Of further keys, those of a rate share strict counts, 64 of
 	// them or, if that is more, four for each processor; an in-flight limit refuses
@@ -87,6 +89,9 @@ func (r *Rule) check() (wrong []error) {
 	for _, err := range all(checkLimit(r.Limit)) {
 		say("Limit: %w", err)
 	}
+	if err := r.Queue.check(); err != nil {
+		say("Queue is {Len: %d, Wait: %v}: %w", r.Queue.Len, r.Queue.Wait, err)
+	}
 	if r.For != nil && (r.By == "" || len(parts) > 1) {
 		say("For has limits for values of By, which is %q; want a single key there", r.By)
 	}
@@ -125,8 +130,8 @@ func all(err error) []error {
 func checkLimit(limit Limit) error {
 	switch limit.(type) {
 	case nil:
-		return errors.New("there is none; want Rate, InFlight or Unlimited")
-	case Rate, InFlight, Unlimited:
+		return errors.New("there is none; want Rate, Pace, WarmUp, InFlight or Unlimited")
+	case Rate, Pace, WarmUp, InFlight, Unlimited:
 		return limit.check()
 	}
 	return fmt.Errorf("it is a %T; want the value of a Rate, InFlight or Unlimited, not a pointer or a type of your own", limit)
@@ -158,16 +163,23 @@ func (r *Rule) kind() string {
 // same is a limit of For as one of the rule's kind: one of another kind blocks. A
 // rate that blocks so remembers as long as any of the rule's.
 func (r *Rule) same(limit Limit) Limit {
-	switch kind := r.kind(); {
-	case limit.kind() == "" || limit.kind() == kind:
+	kind := r.kind()
+	if limit.kind() == "" || limit.kind() == kind {
 		return limit
-	case kind == (InFlight{}).kind():
-		return InFlight{}
 	}
 	_, per := r.Limit.size()
 	for _, other := range r.For {
 		_, p := other.size()
 		per = max(per, p)
 	}
-	return Rate{Per: max(per, time.Nanosecond)}
+	per = max(per, time.Nanosecond)
+	switch kind {
+	case InFlight{}.kind():
+		return InFlight{}
+	case Pace{}.kind():
+		return Pace{Per: per}
+	case WarmUp{}.kind():
+		return WarmUp{Rate: Rate{Per: per}}
+	}
+	return Rate{Per: per}
 }

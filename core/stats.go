@@ -8,10 +8,12 @@ type Stat struct {
 	Admitted   uint64            // requests that the rule let pass and all others too
 	Refused    map[Reason]uint64 // requests that were refused and this rule was named
 	Shadowed   uint64            // requests that a Shadow rule would have refused
+	Canceled   uint64            // requests whose context ended while they waited
 	Failed     uint64            // admitted requests whose outcome was marked failed
 	Overflowed uint64            // decisions about keys beyond MaxKeys
 	Empty      uint64            // decisions about requests that lack a key of the rule's By
 	InFlight   int               // units held now
+	Waiting    int               // requests that wait now, where they stand
 	Keys       int               // keys in memory now, those that went idle and are not yet forgotten included
 }
 
@@ -34,6 +36,7 @@ func (l *Limiter) Stats() []Stat {
 			}
 			s.Shadowed += t.shadowed.Load()
 			s.Failed += t.failed.Load()
+			s.Canceled += t.canceled.Load()
 			s.Overflowed += t.overflowed.Load()
 			s.Empty += t.empty.Load()
 		}
@@ -44,6 +47,7 @@ func (l *Limiter) Stats() []Stat {
 			if s := c.ledger.peek(uint32(i)); s != nil {
 				stats[j].Admitted += s.admitted
 				stats[j].InFlight += s.held
+				stats[j].Waiting += s.waiting
 				stats[j].Keys += s.keys
 			}
 		}
@@ -59,9 +63,10 @@ type tally struct {
 	refused    [len(reasons)]atomic.Uint64
 	shadowed   atomic.Uint64
 	failed     atomic.Uint64
+	canceled   atomic.Uint64
 	overflowed atomic.Uint64
 	empty      atomic.Uint64
-	_          [128 - 8*(len(reasons)+4)]byte
+	_          [128 - 8*(len(reasons)+5)]byte
 }
 
 // tallies is how many shares a rule has at most.

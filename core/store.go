@@ -28,6 +28,7 @@ type entry struct {
 	bound atomic.Pointer[bound]
 
 	meter meter
+	line  *line // who waits; nil: nobody ever did
 }
 
 // newEntry is an entry with an empty count.
@@ -93,10 +94,19 @@ func (e *entry) comply(c *clause) {
 }
 
 // seated reports that the entry is one of those that MaxKeys bounds: those of
-// values in For stand beside, and of what is in flight only those in use count.
+// values in For stand beside, and of what is in flight only those in use count: where
+// something is held, or somebody waits, who must find the place that was left to it.
 func (e *entry) seated() bool {
 	b := e.bound.Load()
-	return !b.named && (!b.holds || e.meter.idles() > open)
+	return !b.named && (!b.holds || e.meter.idles() > open || e.waits())
+}
+
+// vacate gives up the key's place, after the last that was held has come back, or
+// the last who waited has left. Needs the lock.
+func (e *entry) vacate() {
+	if b := e.bound.Load(); b.clause.ledger.solo == nil && !b.named && !e.seated() {
+		b.clause.ledger.seat(false)
+	}
 }
 
 // A ledger is what a rule has counted: it outlives the rule's changes.
@@ -157,7 +167,9 @@ type shard struct {
 	held     int
 	look     int   // where a sweep goes on to look for them,
 	seen     int64 // and when the first of those that it has passed idles
-	_        [56]byte
+	waiting  int
+	doors    map[*entry]struct{} // where somebody waits
+	_        [40]byte
 }
 
 // A table is an open-addressed hash table with linear probing. It has at least
@@ -292,6 +304,9 @@ func (s *shard) tidy(c *clause, now int64) {
 // again. Needs the lock.
 func (e *entry) idles(c *clause) int64 {
 	e.comply(c)
+	if e.waits() {
+		return unknown
+	}
 	return e.meter.idles()
 }
 
