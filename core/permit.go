@@ -32,7 +32,7 @@ const (
 
 var reasons = [...]string{"", "never", "in_flight", "rate", "keys", "queued", "queue_full", "queue_timeout"}
 
-// String is the reason\'s name, as told with each; "" for [ReasonNone].
+// String is the reason's name, as told with each; "" for [ReasonNone].
 func (r Reason) String() string {
 	if int(r) < len(reasons) {
 		return reasons[r]

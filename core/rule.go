@@ -20,6 +20,8 @@ type Request struct {
 	Keys []Key
 	// Cost is how many units the request takes. 0 means 1; below 0 is refused.
 	Cost int
+	// Priority is how important the request is. 0 is [Default].
+	Priority Priority
 }
 
 // A Key is one thing that a request is known by: By "ip", Value "192.0.2.7".
