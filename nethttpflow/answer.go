@@ -38,7 +38,8 @@ type Answer struct {
 	// Status, if given, chooses the status of a refusal, 400 to 599. By default,
 	// and where it returns anything else, such as 0, that is 503 Service
 	// Unavailable while what is in flight for all clients together is at its
-	// limit, and 429 Too Many Requests otherwise.
+	// limit, whether or not that rule has a queue; and 429 Too Many Requests
+	// otherwise, also where the queue of a rate is full or too slow.
 	Status  func(core.Permit) int
 	Headers Headers
 	Legacy  Legacy
@@ -148,7 +149,8 @@ func (a Answer) status(p core.Permit) int {
 			return status
 		}
 	}
-	if r := p.Refusal(); r.Reason == core.ReasonInFlight && r.By == "" {
+	r, inFlight := p.Refusal(), p.Quota().Window == 0
+	if inFlight && r.By == "" && r.Reason != core.ReasonNever {
 		return http.StatusServiceUnavailable
 	}
 	return http.StatusTooManyRequests
@@ -168,6 +170,12 @@ func problem(status int, p core.Permit) []byte {
 		detail = "As many requests are being served as the limit allows."
 	case core.ReasonKeys:
 		detail = "As many different clients are being served as the limit has places for, and this is a further one."
+	case core.ReasonQueued:
+		detail = "Others wait already, and this request may not wait."
+	case core.ReasonQueueFull:
+		detail = "As many requests wait already as may."
+	case core.ReasonQueueTimeout:
+		detail = "The wait is longer than it may be."
 	}
 
 	b := make([]byte, 0, 384)

@@ -51,6 +51,16 @@
 // that hijacks its connection, leaves it to another goroutine and returns has
 // given its permit back.
 //
+// # Who waits
+//
+// Where rules have a [core.Queue], a request waits in the middleware before its
+// handler runs. One whose client goes away leaves at once, and counts as Canceled.
+// But by HTTP/1.1 net/http notices that only when the request's body has been
+// read, and here it has not been: a POST waits on, until its turn or its time
+// comes. A [http.Server]'s ReadTimeout and WriteTimeout go on while a request
+// waits, so let them be longer than the Wait of your queues. Server.Shutdown waits
+// for those who wait: it takes the longest Wait, and what a handler takes, at most.
+//
 // # What a refused client gets
 //
 // Status 429, or 503 while the service as a whole is full, with Retry-After where

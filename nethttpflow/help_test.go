@@ -32,17 +32,22 @@ func stat(t testing.TB, l *core.Limiter, rule string) core.Stat {
 	return core.Stat{}
 }
 
-// bubble serves h in the test's synctest bubble, over pipes, since a real socket
-// would stop the bubble's clock, and returns a client of it.
+// bubble serves h in the test's synctest bubble, and returns a client of it.
 func bubble(t testing.TB, h http.Handler) *http.Client {
+	return run(t, &http.Server{Handler: h})
+}
+
+// run runs a server in the test's synctest bubble, over pipes, since a real socket
+// would stop the bubble's clock, and returns a client of it.
+func run(t testing.TB, server *http.Server) *http.Client {
 	pipes := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
-	server := &http.Server{Handler: h, ErrorLog: log.New(io.Discard, "", 0)}
+	server.ErrorLog = log.New(io.Discard, "", 0)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
 		server.Serve(pipes)
 	}()
-	transport := &http.Transport{DialContext: pipes.dial}
+	transport := &http.Transport{DialContext: pipes.dial, Protocols: server.Protocols}
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
 		server.Close()

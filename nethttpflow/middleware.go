@@ -32,6 +32,11 @@ type Options struct {
 	// Cost, if given, is how many units the request takes; 0 means 1.
 	Cost func(*http.Request) int
 
+	// Priority, if given, is how important the request is to rules with a Queue or
+	// a Reserve; nil means core.Default for all. It should not be the client's own
+	// word.
+	Priority func(*http.Request) core.Priority
+
 	// Skip, if given, lets those requests for which it is true pass by the
 	// limiter: health checks.
 	Skip func(*http.Request) bool
@@ -96,6 +101,9 @@ func Middleware(l *core.Limiter, o Options) func(http.Handler) http.Handler {
 			ask.On = resource(r)
 			if o.Cost != nil {
 				ask.Cost = o.Cost(r)
+			}
+			if o.Priority != nil {
+				ask.Priority = o.Priority(r)
 			}
 
 			permit, err := l.Wait(r.Context(), ask)
