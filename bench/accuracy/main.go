@@ -10,8 +10,13 @@
 // again whether admitted or not; and so on.
 //
 // The most in any second is what is certain: so many admitted calls began and
-// ended within less than one second. The exit status is 1 if exactflow ever
-// admitted more than its limit.
+// ended within less than one second.
+//
+// "pair": 100 goroutines call once, at the same time, where two rules apply; one of
+// them makes calls wait.
+//
+// The exit status is 1 if exactflow ever admitted more than its limit or, in a pair,
+// less.
 package main
 
 import (
@@ -27,6 +32,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/exactflow/exactflow/bench/judge"
 	"github.com/exactflow/exactflow/bench/peers"
 )
 
@@ -39,8 +45,8 @@ const (
 )
 
 func main() {
-	length := flag.Duration("for", 5*time.Second, "how long each limiter is asked in the scenario; volleys last twice as long for all together")
-	list := flag.String("limits", "20,1000", "limits per second, separated by commas")
+	length := flag.Duration("for", 5*time.Second, "how long each limiter is asked in the scenario; volleys last twice as long for all together, pairs some seconds")
+	list := flag.String("limits", "20,1000", "limits per second in the scenario and the volleys, separated by commas")
 	flag.Parse()
 	var limits []int
 	for _, s := range strings.Split(*list, ",") {
@@ -62,6 +68,7 @@ func main() {
 		}
 	}
 	runs = append(runs, volleys(limits, 2**length)...)
+	doubles := pairs()
 
 	broken := false
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
@@ -70,13 +77,24 @@ func main() {
 		if i > 0 && (r.load != runs[i-1].load || r.limit != runs[i-1].limit) {
 			fmt.Fprintln(w, strings.Repeat("\t", 6))
 		}
-		most, mark := most(r.admissions, time.Second), ""
+		most, mark := judge.Most(r.admissions, time.Second), ""
 		if most > r.limit {
 			mark = "over"
 			broken = broken || r.peer.Name == "exactflow"
 		}
 		fmt.Fprintf(w, "%s\t%5d\t%s\t%s\t%12d\t%5s%13d\t%17.1f\n", r.load, r.limit, r.peer.Name, r.peer.Kind,
-			before(r.admissions, time.Second), mark, most, float64(len(r.admissions))/r.length.Seconds())
+			judge.Before(r.admissions, time.Second), mark, most, float64(len(r.admissions))/r.length.Seconds())
+	}
+	w.Flush()
+	fmt.Println()
+	fmt.Fprintln(w, "load\tlimit\tlimiter\trules\tfewest of 100\tmost of 100")
+	for i, p := range doubles {
+		if i > 0 && p.unit != doubles[i-1].unit {
+			fmt.Fprintln(w, strings.Repeat("\t", 5))
+		}
+		line, wrong := p.row()
+		fmt.Fprintln(w, line)
+		broken = broken || wrong
 	}
 	w.Flush()
 	if broken {
@@ -94,7 +112,7 @@ type run struct {
 	epoch      time.Time // when it was first asked
 	length     time.Duration
 	mu         sync.Mutex
-	admissions []admission // since epoch
+	admissions []judge.Admission // since epoch
 }
 
 // scenario asks from all goroutines for so long.
@@ -113,7 +131,7 @@ func (r *run) ask(length, hold time.Duration) {
 	var wg sync.WaitGroup
 	for range goroutines {
 		wg.Go(func() {
-			var mine []admission
+			var mine []judge.Admission
 			ctx := context.Background()
 			for {
 				begin := time.Since(r.epoch)
@@ -125,7 +143,7 @@ func (r *run) ask(length, hold time.Duration) {
 					runtime.Gosched()
 					continue
 				}
-				mine = append(mine, admission{begin, time.Since(r.epoch)})
+				mine = append(mine, judge.Admission{Begin: begin, End: time.Since(r.epoch)})
 				if hold > 0 {
 					time.Sleep(rand.N(hold))
 				}

@@ -224,10 +224,16 @@ func startSentinel() error {
 	return sentinel.InitWithConfig(c)
 }
 
-func sentinelPeer(kind string, load func(name string)) Peer {
+// sentinelResource is a fresh one, with the rules that are loaded.
+func sentinelResource(load func(name string)) string {
 	must(0, sentinelStart())
 	name := fmt.Sprintf("%s #%d", resource, sentinelResources.Add(1))
 	load(name)
+	return name
+}
+
+func sentinelPeer(kind string, load func(name string)) Peer {
+	name := sentinelResource(load)
 	return Peer{"sentinel-golang", kind,
 		func(context.Context, string) (func(), bool) {
 			e, blocked := sentinel.Entry(name)

@@ -113,3 +113,35 @@ func TestPeersAreConfiguredToDecideBoth(t *testing.T) {
 		})
 	}
 }
+
+// Both, where calls wait: who comes alone is admitted up to n, and no sooner than
+// the pace lets it.
+func TestPeersAreConfiguredToPace(t *testing.T) {
+	const n = 20
+	// There are n-1 gaps, of which exactflow may make up for 4 ms.
+	const least = (n-1)*time.Second/Pace - 4*time.Millisecond
+	for _, c := range []struct {
+		name string
+		all  []Maker
+	}{{"rate", RatesPaced()}, {"in flight", InFlightsPaced()}} {
+		for _, m := range c.all {
+			t.Run(c.name+"/"+m.Name, func(t *testing.T) {
+				p := m.New(n, time.Hour)
+				began := time.Now()
+				for i := range n {
+					if _, ok := p.Try(context.Background(), "192.0.2.7"); !ok {
+						t.Fatalf("call %d of %d was refused", i+1, n)
+					}
+				}
+				if took := time.Since(began); took < least {
+					t.Errorf("%d calls passed in %v; want %v at least", n, took, least)
+				}
+				for range n {
+					if _, ok := p.Try(context.Background(), "192.0.2.7"); ok {
+						t.Errorf("one more than %d passed", n)
+					}
+				}
+			})
+		}
+	}
+}

@@ -1,25 +1,27 @@
-package main
+// Package judge says from outside how many calls a limiter has admitted at most
+// within a stretch of time, whatever it says itself.
+package judge
 
 import (
 	"slices"
 	"time"
 )
 
-// An admission is a call that was admitted at some instant between begin and end,
+// An Admission is a call that was admitted at some instant between Begin and End,
 // which were read before and after the call.
-type admission struct{ begin, end time.Duration }
+type Admission struct{ Begin, End time.Duration }
 
-// most is the largest number of calls that began and ended within less than per,
+// Most is the largest number of calls that began and ended within less than per,
 // and so the largest number that were admitted in one window for certain. The
 // truth may be more, never less: a caller's own single stamp, taken before the
 // call or after, proves nothing, since the caller may have been put to sleep
 // between the stamp and the decision.
-func most(admissions []admission, per time.Duration) int {
+func Most(admissions []Admission, per time.Duration) int {
 	var begins, ends []time.Duration
 	for _, a := range admissions {
-		if a.end-a.begin < per { // else it lies in no window for certain
-			begins = append(begins, a.begin)
-			ends = append(ends, a.end)
+		if a.End-a.Begin < per { // else it lies in no window for certain
+			begins = append(begins, a.Begin)
+			ends = append(ends, a.End)
 		}
 	}
 	slices.Sort(begins)
@@ -39,11 +41,11 @@ func most(admissions []admission, per time.Duration) int {
 	return most
 }
 
-// before is how many ended before t.
-func before(admissions []admission, t time.Duration) int {
+// Before is how many ended before t.
+func Before(admissions []Admission, t time.Duration) int {
 	n := 0
 	for _, a := range admissions {
-		if a.end < t {
+		if a.End < t {
 			n++
 		}
 	}
