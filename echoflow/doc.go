@@ -42,6 +42,9 @@
 // whose context is done before it is admitted gets echo.ErrServiceUnavailable,
 // with the context's error inside.
 //
+// Where rules have a [core.Queue], a request waits before its handler runs; what
+// package nethttpflow says of those who wait holds here too.
+//
 // With one rule by an IPv4 peer, an admitted request allocates nothing beyond
 // the 24 bytes that echo makes any middleware allocate for its handler; an IPv6
 // peer costs one small string.

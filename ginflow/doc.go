@@ -33,7 +33,11 @@
 // handler runs, whatever a Refuse hook does; its [core.Refusal] is put into
 // c.Errors. The answer is that of [nethttpflow.Answer]. A middleware that writes
 // c.Errors to clients should look at c.Writer.Written first. A request whose
-// context is done before it is admitted is aborted with status 503.
+// context is done before it is admitted is aborted with status 503, and the
+// context's error is put into c.Errors.
+//
+// Where rules have a [core.Queue], a request waits before the later handlers run;
+// what package nethttpflow says of those who wait holds here too.
 //
 // With one rule by an IPv4 peer, no memory is allocated for an admitted
 // request; an IPv6 peer costs one small string.

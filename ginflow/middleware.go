@@ -28,6 +28,11 @@ type Options struct {
 	// Cost, if given, is how many units the request takes; 0 means 1.
 	Cost func(*gin.Context) int
 
+	// Priority, if given, is how important the request is to rules with a Queue or
+	// a Reserve; nil means core.Default for all. It should not be the client's own
+	// word.
+	Priority func(*gin.Context) core.Priority
+
 	// Skip, if given, lets those requests for which it is true pass by the
 	// limiter: health checks.
 	Skip func(*gin.Context) bool
@@ -76,6 +81,9 @@ func Middleware(l *core.Limiter, o Options) gin.HandlerFunc {
 		ask.On = o.Resource(c)
 		if o.Cost != nil {
 			ask.Cost = o.Cost(c)
+		}
+		if o.Priority != nil {
+			ask.Priority = o.Priority(c)
 		}
 
 		permit, err := l.Wait(c.Request.Context(), ask)
