@@ -34,14 +34,26 @@
 // with one of the codes that are a server's fault: Unknown, DeadlineExceeded,
 // Unimplemented, Internal, Unavailable, DataLoss.
 //
+// # Who waits
+//
+// Where rules have a [core.Queue], a call waits in the interceptor before its
+// handler runs; a stream, before its first message is read. If its client goes
+// away or its deadline passes, it leaves at once, with the code Canceled or
+// DeadlineExceeded, and counts as Canceled. If it is known that the deadline comes
+// before the wait can end, it is refused at once. Server.GracefulStop waits for
+// those who wait: it takes the longest Wait, and what a handler takes, at most. A
+// call that waits is one of grpc.MaxConcurrentStreams.
+//
 // # What a refused client sees
 //
 // The code ResourceExhausted, a message that names the rule, and three details:
 //
 //   - ErrorInfo: the domain "github.com/exactflow/exactflow"; the reason, which
 //     is RATE_LIMIT_EXCEEDED, CONCURRENCY_LIMIT_EXCEEDED, REQUEST_EXCEEDS_LIMIT
-//     (it can never pass) or KEY_LIMIT_EXCEEDED (see MaxKeys of [core.Rule]); the
-//     metadata rule, limit and, for a rate, windowSeconds.
+//     (it can never pass), KEY_LIMIT_EXCEEDED (see MaxKeys of [core.Rule]), or,
+//     where the rule has a queue, QUEUE_FULL, QUEUE_TIMEOUT or QUEUED (others wait
+//     already, and another rule does not let this call wait); the metadata rule,
+//     limit and, for a rate, windowSeconds.
 //   - QuotaFailure: the same for tools that show quotas. Its subject says by what
 //     the rule counts, such as "ip". The client's own address or key is not told.
 //   - RetryInfo: the time until it is worth asking again, if that is known.

@@ -27,6 +27,11 @@ type Options struct {
 	// first message.
 	Cost func(ctx context.Context, fullMethod string, req any) int
 
+	// Priority is how important the call is to rules with a Queue or a Reserve. nil
+	// means core.Default for all. It should not be the client's own word. For a
+	// stream req is nil.
+	Priority func(ctx context.Context, fullMethod string, req any) core.Priority
+
 	// Skip exempts a call: no rule sees it. nil means
 	// [SkipHealthAndReflection], which a function of your own may call.
 	Skip func(ctx context.Context, fullMethod string) bool
@@ -40,9 +45,10 @@ type Options struct {
 	// Status is the code of the default error. nil means ResourceExhausted for
 	// all; so does what is no error of gRPC's: OK, and codes above 16.
 	//
-	// Unavailable for what is full for everybody, say,
+	// Unavailable for what is full for everybody, with a queue or without, say,
 	//
-	//	r := refused.Refusal(); r.Reason == core.ReasonInFlight && r.By == ""
+	//	r, inFlight := refused.Refusal(), refused.Quota().Window == 0
+	//	inFlight && r.By == "" && r.Reason != core.ReasonNever
 	//
 	// lets clients that retry by common policies go to another server. But it
 	// counts as a server's error in traces and alerts.

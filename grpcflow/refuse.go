@@ -115,7 +115,7 @@ type verdict struct {
 }
 
 func (v *verdicts) of(c cause) *status.Status {
-	place := &v.place[(maphash.String(v.seed, c.rule)+uint64(c.limit))%uint64(len(v.place))]
+	place := &v.place[(maphash.String(v.seed, c.rule)+uint64(c.limit)^uint64(c.reason)<<3)%uint64(len(v.place))]
 	if known := place.Load(); known != nil && known.cause == c {
 		return known.status
 	}
@@ -135,6 +135,12 @@ func words(r core.Reason) (reason, message string) {
 		return "REQUEST_EXCEEDS_LIMIT", "request exceeds the limit"
 	case core.ReasonKeys:
 		return "KEY_LIMIT_EXCEEDED", "too many clients at once"
+	case core.ReasonQueued:
+		return "QUEUED", "others wait already"
+	case core.ReasonQueueFull:
+		return "QUEUE_FULL", "too many wait already"
+	case core.ReasonQueueTimeout:
+		return "QUEUE_TIMEOUT", "wait too long"
 	}
 	return "LIMIT_EXCEEDED", "limit exceeded"
 }

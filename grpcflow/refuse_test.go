@@ -110,6 +110,52 @@ func TestRefusalSaysWhichRuleAndWhy(t *testing.T) {
 			metadata: map[string]string{"rule": "per-user", "limit": "5"},
 			quota:    &errdetails.QuotaFailure_Violation{Subject: "user", Description: "at most 5 in flight", QuotaId: "per-user", QuotaValue: 5},
 		},
+		{
+			name: "the queue of a rate is full",
+			rule: core.Rule{Name: "slow", Limit: core.Rate{N: 1, Per: 10 * time.Second}, Queue: core.Queue{Len: 1, Wait: time.Hour}},
+			before: func(ctx context.Context, conn *grpc.ClientConn) {
+				passed(ctx, conn)
+				held(ctx, conn)
+			},
+			message:  "too many wait already: slow",
+			reason:   "QUEUE_FULL",
+			metadata: map[string]string{"rule": "slow", "limit": "1", "windowSeconds": "10"},
+			quota:    &errdetails.QuotaFailure_Violation{Description: "at most 1 per 10s", QuotaId: "slow", QuotaValue: 1},
+			retry:    10*time.Second - 1500*time.Microsecond - 1,
+			pushback: []string{"9999"},
+		},
+		{
+			name: "the queue of what is in flight is full",
+			rule: core.Rule{Name: "busy", Limit: core.InFlight{N: 1}, Queue: core.Queue{Len: 1, Wait: time.Hour}},
+			before: func(ctx context.Context, conn *grpc.ClientConn) {
+				held(ctx, conn)
+				held(ctx, conn)
+			},
+			message:  "too many wait already: busy",
+			reason:   "QUEUE_FULL",
+			metadata: map[string]string{"rule": "busy", "limit": "1"},
+			quota:    &errdetails.QuotaFailure_Violation{Description: "at most 1 in flight", QuotaId: "busy", QuotaValue: 1},
+		},
+		{
+			name:     "a wait that is too long, as is known from the begin",
+			rule:     core.Rule{Name: "slow", Limit: core.Rate{N: 1, Per: 10 * time.Second}, Queue: core.Queue{Len: 1, Wait: 9 * time.Second}},
+			before:   passed,
+			message:  "wait too long: slow",
+			reason:   "QUEUE_TIMEOUT",
+			metadata: map[string]string{"rule": "slow", "limit": "1", "windowSeconds": "10"},
+			quota:    &errdetails.QuotaFailure_Violation{Description: "at most 1 per 10s", QuotaId: "slow", QuotaValue: 1},
+			retry:    10*time.Second - 1500*time.Microsecond - 1,
+			pushback: []string{"9999"},
+		},
+		{
+			name:     "a wait that is over",
+			rule:     core.Rule{Name: "busy", Limit: core.InFlight{N: 1}, Queue: core.Queue{Len: 1, Wait: 400 * time.Millisecond}},
+			before:   held,
+			message:  "wait too long: busy",
+			reason:   "QUEUE_TIMEOUT",
+			metadata: map[string]string{"rule": "busy", "limit": "1"},
+			quota:    &errdetails.QuotaFailure_Violation{Description: "at most 1 in flight", QuotaId: "busy", QuotaValue: 1},
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -96,6 +96,9 @@ func (s *server) admit(ctx context.Context, method string, req any) (core.Permit
 	if s.o.Cost != nil {
 		r.Cost = s.o.Cost(ctx, method, req)
 	}
+	if s.o.Priority != nil {
+		r.Priority = s.o.Priority(ctx, method, req)
+	}
 	permit, err := s.limiter.Wait(ctx, r)
 	switch {
 	case err == nil:
