@@ -29,13 +29,13 @@ func bind(clauses []*clause, stripes int) *book {
 	}
 	for i, c := range clauses {
 		b.named[c.rule.Name] = c
-		if len(c.on) == 1 {
+		if len(c.on) == 1 && c.count == nil {
 			b.exact[c.on[0]] = append(b.exact[c.on[0]], i)
 		} else {
 			b.broad = append(b.broad, i)
 		}
 	}
-	if !slices.ContainsFunc(clauses, func(c *clause) bool { return strings.Join(c.on, "") != "" || len(c.on) == 1 }) {
+	if !slices.ContainsFunc(clauses, func(c *clause) bool { return strings.Join(c.on, "") != "" || len(c.on) == 1 || c.count != nil }) {
 		b.all = b.make(stripes, "")
 	}
 	return b
@@ -46,6 +46,7 @@ func bind(clauses []*clause, stripes int) *book {
 type clause struct {
 	rule    Rule // the caller's, copied
 	on      pattern
+	count   pattern // nil: it counts what it limits
 	ledger  *ledger
 	bound   *bound
 	special map[value]*bound // For
@@ -61,6 +62,7 @@ type plan struct {
 	hash    uint64
 	clauses []planned
 	queues  bool // some of them let requests wait
+	keeps   bool // some of them have a Reserve
 }
 
 // A planned is a clause, and at hand what each decision asks of it.
@@ -70,12 +72,33 @@ type planned struct {
 	solo   *entry  // of a rule without By
 	shards []shard // one a stripe, of a rule with a By
 	by     string  // a single By
+	role   role
 	shadow bool
+}
+
+// A role is what a clause does with a request.
+type role uint8
+
+const (
+	limits  role = iota // looks, and counts
+	watches             // only looks
+	counts              // only counts
+)
+
+// role is that for a resource; ok is false if the clause does not apply.
+func (c *clause) role(on string) (does role, ok bool) {
+	switch {
+	case c.count == nil:
+		return limits, c.on.matches(on)
+	case c.count.matches(on):
+		return counts, true
+	}
+	return watches, c.on.matches(on)
 }
 
 // planned needs the number of stripes.
 func (c *clause) planned(stripes int) planned {
-	return planned{c, c.bound, c.ledger.solo, c.ledger.open(stripes), c.single(), c.rule.Shadow}
+	return planned{c, c.bound, c.ledger.solo, c.ledger.open(stripes), c.single(), limits, c.rule.Shadow}
 }
 
 // probes is how many places of the memo a resource may stand in.
@@ -106,7 +129,7 @@ func (b *book) make(stripes int, on string) *plan {
 	p := &plan{on: strings.Clone(on)}
 	apply := slices.Clone(b.exact[on])
 	for _, i := range b.broad {
-		if b.clauses[i].on.matches(on) {
+		if _, ok := b.clauses[i].role(on); ok {
 			apply = append(apply, i)
 		}
 	}
@@ -114,8 +137,11 @@ func (b *book) make(stripes int, on string) *plan {
 	for _, shadow := range []bool{false, true} {
 		for _, i := range apply {
 			if c := b.clauses[i]; c.rule.Shadow == shadow {
-				p.clauses = append(p.clauses, c.planned(stripes))
-				p.queues = p.queues || c.rule.Queue.Len > 0 && !shadow
+				at := c.planned(stripes)
+				at.role, _ = c.role(on)
+				p.clauses = append(p.clauses, at)
+				p.queues = p.queues || c.rule.Queue.Len > 0 && !shadow && at.role != counts
+				p.keeps = p.keeps || c.rule.Reserve != (Reserve{}) && at.role != counts
 			}
 		}
 	}

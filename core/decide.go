@@ -2,6 +2,7 @@ package core
 
 import (
 	"hash/maphash"
+	"math"
 	"strings"
 )
 
@@ -33,9 +34,11 @@ type step struct {
 	shard  *shard
 	stripe uint32
 	way    way
+	role   role
 	seat   bool // the key is about to become live
 	shadow bool
 	behind bool  // it would fit, but others wait
+	kept   int   // how much of N is not for the request
 	at     int64 // from when it is open
 }
 
@@ -60,12 +63,13 @@ const few = 4
 func (l *Limiter) decide(r *Request, p *Permit) (ok bool) {
 	for done := false; !done; {
 		b := l.rules()
-		clauses := b.plan(l, r.On).clauses
+		plan := b.plan(l, r.On)
 		var seen [few]sight
-		if (r.Cost == 0 || r.Cost == 1) && l.glance(b, clauses, &seen, r, p) {
+		// The hints are for 1 unit, and for those from whom nothing is kept.
+		if (r.Cost == 0 || r.Cost == 1) && (!plan.keeps || r.Priority >= Critical) && l.glance(b, plan.clauses, &seen, r, p) {
 			return false
 		}
-		ok, done = l.commit(b, clauses, &seen, r, p, nil)
+		ok, done = l.commit(b, plan.clauses, &seen, r, p, nil)
 	}
 	return ok
 }
@@ -118,7 +122,7 @@ func (l *Limiter) glance(b *book, clauses []planned, seen *[few]sight, r *Reques
 			s := &seen[i]
 			s.bound, s.entry, s.hash, s.empty = bound, e, hash, empty
 		}
-		if c.shadow || bound.free {
+		if c.shadow || bound.free || c.role == counts {
 			continue
 		}
 		lacks = lacks || empty
@@ -177,7 +181,7 @@ func (l *Limiter) commit(b *book, clauses []planned, seen *[few]sight, r *Reques
 	}
 	g := l.borrow(len(clauses))
 	steps := g.steps[:0]
-	enforced := false
+	enforced, level := false, r.Priority.level()
 	g.holds, g.rare = false, false
 	for i := range clauses {
 		c := &clauses[i]
@@ -191,7 +195,7 @@ func (l *Limiter) commit(b *book, clauses []planned, seen *[few]sight, r *Reques
 			continue
 		}
 		steps = steps[:len(steps)+1]
-		s.clause, s.shadow = c.clause, c.shadow
+		s.clause, s.shadow, s.role, s.kept = c.clause, c.shadow, c.role, s.bound.kept[level]
 		if c.solo != nil {
 			s.shard, s.stripe = &c.ledger.only, c.ledger.home
 		} else {
@@ -201,8 +205,8 @@ func (l *Limiter) commit(b *book, clauses []planned, seen *[few]sight, r *Reques
 				l.sweep(c.clause) // a newcomer may get the place of an idle key
 			}
 		}
-		enforced = enforced || !c.shadow
-		g.holds = g.holds || s.bound.holds
+		enforced = enforced || !c.shadow && c.role != counts
+		g.holds = g.holds || s.bound.holds && c.role != watches
 		g.rare = g.rare || s.empty || s.shadow || s.entry == nil || s.bound.holds && c.solo == nil
 	}
 	g.steps, g.n = steps, n
@@ -294,12 +298,21 @@ func (g *grant) locked(r *Request, now int64, p *Permit, w *waiter) (ok, done bo
 	seats := false
 	for i := range steps {
 		s := &steps[i]
-		t := s.opens(r, now, n)
-		if s.at = t; t <= now && s.entry != nil && s.entry.line != nil && !s.shadow && s.entry.line.ahead(w) {
-			t, s.at, s.behind = unknown, unknown, true
+		t := now
+		if s.role == counts {
+			s.at = now
+			s.reach(r, now)
+		} else {
+			t = s.opens(r, now, n)
+			if s.at = t; t <= now && s.entry != nil && s.entry.line != nil && !s.shadow && s.closed(r, w, now) {
+				t, s.at, s.behind = unknown, unknown, true
+			}
 		}
 		switch {
 		case t <= now:
+			if s.role == watches {
+				s.seat = false
+			}
 			seats = seats || s.seat
 		case s.shadow:
 			s.way, s.seat = pass, false
@@ -318,7 +331,7 @@ func (g *grant) locked(r *Request, now int64, p *Permit, w *waiter) (ok, done bo
 		for i := range steps {
 			if s := &steps[i]; s.bound == no.bound {
 				door = s
-				left, _ = s.left(now)
+				left, _ = s.left(now, s.kept)
 				switch {
 				case s.way == full && no.at == unknown:
 					why = ReasonKeys
@@ -336,7 +349,7 @@ func (g *grant) locked(r *Request, now int64, p *Permit, w *waiter) (ok, done bo
 		}
 		for i := range steps {
 			s := &steps[i]
-			s.tell(s.left(now))
+			s.tell(s.left(now, 0))
 		}
 		if w == nil || w.door == nil && done {
 			no.refuse(l, why, left, now, p)
@@ -354,7 +367,10 @@ func (g *grant) locked(r *Request, now int64, p *Permit, w *waiter) (ok, done bo
 		}
 		left, more := s.take(r, now, n) // the commit
 		s.tell(left, more)
-		if !s.shadow {
+		if s.kept > 0 {
+			left, more = s.left(now, s.kept)
+		}
+		if !s.shadow && s.role != counts {
 			q = q.tighten(s.bound, left, more)
 		}
 	}
@@ -374,22 +390,26 @@ func (g *grant) locked(r *Request, now int64, p *Permit, w *waiter) (ok, done bo
 // than an empty count has: who does so gets an entry, though it is refused.
 func (s *step) opens(r *Request, now int64, n int) int64 {
 	b := s.bound
-	s.way, s.seat, s.behind = own, false, false
-	if s.entry == nil || b.holds || s.entry.bound.Load() != b {
-		s.settle(r, now)
-	}
-
+	s.reach(r, now)
 	switch {
-	case n < 0 || n > b.n:
+	case n < 0 || n > b.n-s.kept:
 		return never
-	case s.way == full:
+	case s.way == full && s.role != watches:
 		return unknown
-	case n > b.cold && s.way != own:
+	case n > b.cold-s.kept && s.way != own:
 		s.begin(r, now)
 	case s.entry == nil:
 		return open
 	}
-	return s.entry.meter.opens(now, n)
+	return s.entry.meter.opens(now, n, s.kept)
+}
+
+// reach finds out, under the lock, how the step is counted.
+func (s *step) reach(r *Request, now int64) {
+	s.way, s.seat, s.behind = own, false, false
+	if b := s.bound; s.entry == nil || b.holds || s.entry.bound.Load() != b {
+		s.settle(r, now)
+	}
 }
 
 // begin makes the entry of a newcomer before the decision. If the last place for a
@@ -437,11 +457,11 @@ func (s *step) settle(r *Request, now int64) {
 }
 
 // left is how many units are free for the step, and from when more are.
-func (s *step) left(now int64) (left int, more int64) {
+func (s *step) left(now int64, kept int) (left int, more int64) {
 	if s.entry == nil {
-		return s.bound.cold, never
+		return max(0, s.bound.cold-kept), never
 	}
-	return s.entry.meter.left(now)
+	return s.entry.meter.left(now, kept)
 }
 
 // tell publishes the hint: what is left.
@@ -482,13 +502,39 @@ func reserve(steps []step) bool {
 // take counts n units, as the step was found to be counted, and tells what is left.
 func (s *step) take(r *Request, now int64, n int) (left int, more int64) {
 	s.shard.admitted++
+	if s.role != limits {
+		return s.charge(r, now, n)
+	}
 	if s.bound.holds {
 		s.shard.held += n
 	}
 	if s.way != own {
 		s.enter(r, now)
 	}
-	return s.entry.meter.take(now, n)
+	return s.entry.meter.take(now, n, s.kept)
+}
+
+// charge counts n units whether there is room or not, but none of who only looks.
+func (s *step) charge(r *Request, now int64, n int) (left int, more int64) {
+	if s.role == counts && s.way != full {
+		n = s.units(n)
+		if s.bound.holds {
+			s.shard.held += n
+		}
+		if s.way != own {
+			s.enter(r, now)
+		}
+		s.entry.meter.(charger).charge(now, n)
+	}
+	return s.left(now, 0)
+}
+
+// units is how many of n units the step counts: of a charge, what N can tell.
+func (s *step) units(n int) int {
+	if s.role == counts {
+		return min(n, s.bound.n, math.MaxInt>>8) // so that what is held adds up
+	}
+	return n
 }
 
 // enter makes the entry of a newcomer, or the one that it shares.
@@ -554,7 +600,7 @@ func note(steps []step, admitted bool, now int64) {
 			count(s.bound.tally, now).empty.Add(1)
 		}
 		switch {
-		case s.way == over || s.way == full || s.way == fresh && s.entry != nil && !admitted:
+		case s.way == over || s.way == full && s.role != watches || s.way == fresh && s.role != watches && s.entry != nil && !admitted:
 			count(s.bound.tally, now).overflowed.Add(1)
 		case s.way == pass:
 			count(s.bound.tally, now).shadowed.Add(1)

@@ -24,33 +24,35 @@ type semaphore struct {
 	held  int
 }
 
-func (s *semaphore) opens(now int64, n int) int64 {
+func (s *semaphore) opens(now int64, n, kept int) int64 {
 	switch {
-	case n > s.bound.n:
+	case n > s.bound.n-kept:
 		return never
-	case n > s.bound.n-s.held:
+	case n > s.bound.n-kept-s.held:
 		return unknown
 	}
 	return now
 }
 
-func (s *semaphore) take(now int64, n int) (int, int64) {
+func (s *semaphore) take(now int64, n, _ int) (int, int64) {
 	s.held += n
-	return s.left(now)
+	return s.left(now, 0)
 }
 
-func (s *semaphore) left(int64) (int, int64) {
-	if s.held == 0 || s.bound.n == 0 {
-		return s.bound.n, never
+func (s *semaphore) charge(_ int64, n int) { s.held += n }
+
+func (s *semaphore) left(_ int64, kept int) (int, int64) {
+	if s.held == 0 || s.bound.n == kept {
+		return s.bound.n - kept, never
 	}
-	return max(0, s.bound.n-s.held), unknown
+	return max(0, s.bound.n-kept-s.held), unknown
 }
 
 func (s *semaphore) change(b *bound, _ int64) { s.bound = b }
 func (s *semaphore) copy() meter              { panic("core: what is held cannot be copied") }
 func (s *semaphore) forget()                  {}
 
-func (s *semaphore) soonest(now int64, _ int) int64 { return now }
+func (s *semaphore) soonest(now int64, _, _, _ int) int64 { return now }
 
 func (s *semaphore) idles() int64 {
 	if s.held > 0 {
@@ -61,5 +63,5 @@ func (s *semaphore) idles() int64 {
 
 func (s *semaphore) give(n int) int64 {
 	s.held -= n
-	return s.opens(open, 1)
+	return s.opens(open, 1, 0)
 }

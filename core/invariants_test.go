@@ -86,7 +86,7 @@ func TestOneInstant(t *testing.T) {
 			if wait := e.told - e.now; !ok && int64(p.Refusal().RetryAfter) != wait {
 				t.Fatalf("RetryAfter is %d; the meter said %d at %d, which is in %d", p.Refusal().RetryAfter, e.told, e.now, wait)
 			}
-			_, more := e.spy.left(e.now)
+			_, more := e.spy.left(e.now, 0)
 			if reset := more - e.now; ok && int64(p.Quota().Reset) != reset {
 				t.Fatalf("Quota.Reset is %d; the meter has more at %d, which at %d is in %d", p.Quota().Reset, more, e.now, reset)
 			}
@@ -345,7 +345,7 @@ func TestEarlyNeverLate(t *testing.T) {
 			}
 			for now := range int64(60) {
 				for n := 1; n <= limit.N+1; n++ {
-					if got := min(s.opens(now, n), max(now+1, opens(n))); got > now != (opens(n) > now) || got > now && got != opens(n) {
+					if got := min(s.opens(now, n, 0), max(now+1, opens(n))); got > now != (opens(n) > now) || got > now && got != opens(n) {
 						t.Fatalf("%v, %d held: opens(%d) is %d; want %d", limit, held, n, got, opens(n))
 					}
 				}
@@ -353,7 +353,7 @@ func TestEarlyNeverLate(t *testing.T) {
 				if held == 0 || limit.N == 0 {
 					more = never
 				}
-				if n, m := s.left(now); n != left || m != more {
+				if n, m := s.left(now, 0); n != left || m != more {
 					t.Fatalf("%v, %d held: left is %d, more at %d; want %d, %d", limit, held, n, m, left, more)
 				}
 				if at := s.idles(); at <= now != (held == 0) {
@@ -364,7 +364,7 @@ func TestEarlyNeverLate(t *testing.T) {
 					limit.N = random.IntN(6)
 					s.change(newBound(nil, limit, false), now)
 				case random.IntN(2) == 0 && opens(n) == open:
-					s.take(now, n)
+					s.take(now, n, 0)
 					held += n
 				case held >= n:
 					held -= n
@@ -466,7 +466,7 @@ func TestTheHintIsWrittenUnderTheLockOnly(t *testing.T) {
 				seen++
 				hint, b := e.opens.Load(), e.bound.Load()
 				if now := l.now(); !honest(e, now) {
-					t.Errorf("%q: at %d the hint says %d; the meter says %d", c.rule.Name, now, hint, e.meter.opens(now, 1))
+					t.Errorf("%q: at %d the hint says %d; the meter says %d", c.rule.Name, now, hint, e.meter.opens(now, 1, 0))
 				}
 				runtime.Gosched()
 				if hint2, b2 := e.opens.Load(), e.bound.Load(); hint != hint2 || b != b2 {
@@ -803,8 +803,8 @@ type spy struct {
 	events *diary
 }
 
-func (s *spy) opens(now int64, n int) int64 {
-	t := s.meter.opens(now, n)
+func (s *spy) opens(now int64, n, kept int) int64 {
+	t := s.meter.opens(now, n, kept)
 	if s.events.moody && t <= now && rand.IntN(8) == 0 {
 		t = []int64{now + 1000, unknown, never}[rand.IntN(3)]
 	}
@@ -812,14 +812,14 @@ func (s *spy) opens(now int64, n int) int64 {
 	return t
 }
 
-func (s *spy) take(now int64, n int) (int, int64) {
+func (s *spy) take(now int64, n, kept int) (int, int64) {
 	s.events.add(event{s, s.rule, "take", now, n, open})
-	return s.meter.take(now, n)
+	return s.meter.take(now, n, kept)
 }
 
-func (s *spy) left(now int64) (int, int64) {
+func (s *spy) left(now int64, kept int) (int, int64) {
 	s.events.add(event{s, s.rule, "left", now, 0, open})
-	return s.meter.left(now)
+	return s.meter.left(now, kept)
 }
 
 func (s *spy) give(n int) int64 { return s.meter.(holder).give(n) }
@@ -976,7 +976,7 @@ func (p *past) opens(now int64, n int) int64 {
 
 func (p *past) take(t *testing.T, w meter, now int64, n int) {
 	p.log = append(p.log, admit{now, n})
-	left, more := w.take(now, n)
+	left, more := w.take(now, n, 0)
 	p.sameLeft(t, now, left, more)
 }
 
@@ -999,9 +999,18 @@ func (p *past) compare(t *testing.T, w meter, now int64) {
 		costs = []int{1, 2, p.limit.N / 4, p.limit.N / 2, p.limit.N - 1, p.limit.N, p.limit.N + 1}
 	}
 	for _, n := range costs {
-		got, want := w.opens(now, n), p.opens(now, n)
+		got, want := w.opens(now, n, 0), p.opens(now, n)
 		if (got <= now) != (want <= now) || got > now && got != want {
 			t.Fatalf("%v, %v: at %d opens(%d) is %d; want %d", p.limit, p.log, now, n, got, want)
+		}
+		for _, kept := range []int{1, 2, p.limit.N / 2, p.limit.N} { // as if it cost that much more
+			want := int64(never)
+			if n <= p.limit.N-kept {
+				want = p.opens(now, n+kept)
+			}
+			if got := w.opens(now, n, kept); kept <= p.limit.N && ((got <= now) != (want <= now) || got > now && got != want) {
+				t.Fatalf("%v, %v: at %d opens(%d) with %d kept is %d; want %d", p.limit, p.log, now, n, kept, got, want)
+			}
 		}
 		if got <= now || got == never {
 			continue
@@ -1009,14 +1018,14 @@ func (p *past) compare(t *testing.T, w meter, now int64) {
 		if p.truly(got) < n || p.truly(got-p.slice) >= n {
 			t.Fatalf("%v, %v: at %d opens(%d) is %d, which is early, or late by a slice of %d", p.limit, p.log, now, n, got, p.slice)
 		}
-		if before := w.copy().opens(got-1, n); before != got {
+		if before := w.copy().opens(got-1, n, 0); before != got {
 			t.Fatalf("%v, %v: opens(%d) is %d at %d, but %d at %d", p.limit, p.log, n, got, now, before, got-1)
 		}
-		if w.copy().opens(got, n) > got {
+		if w.copy().opens(got, n, 0) > got {
 			t.Fatalf("%v, %v: opens(%d) is %d at %d, and then it is not", p.limit, p.log, n, got, now)
 		}
 	}
-	left, more := w.left(now)
+	left, more := w.left(now, 0)
 	p.sameLeft(t, now, left, more)
 	idles := w.idles()
 	if used := len(p.log) > 0 && p.leaves(len(p.log)-1) > now; (idles > now) != used || used && idles != p.leaves(len(p.log)-1) {
@@ -1080,7 +1089,7 @@ func entryOf(l *Limiter, c *clause, value string) *entry {
 // honest reports that the hint says what the meter says. Needs the lock, or that
 // nobody is there.
 func honest(e *entry, now int64) bool {
-	hint, t := e.opens.Load(), e.meter.opens(now, 1)
+	hint, t := e.opens.Load(), e.meter.opens(now, 1, 0)
 	return hint == unsaid || hint <= now && t <= now || hint == t
 }
 

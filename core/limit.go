@@ -30,18 +30,19 @@ type meter interface {
 	// opens is at most now exactly when n more fit; n is above 0. Else it is a later instant,
 	// which may be early but never late; or [unknown]: it opens when somebody is
 	// done; or [never]: n does not fit the limit at all. It may note that n waits, if
-	// n is above the bound's cold.
-	opens(now int64, n int) int64
-	// take lets n pass now, and tells what is left. What is open stays open until
-	// somebody takes.
-	take(now int64, n int) (left int, more int64)
+	// n is above the bound's cold. Here and below, kept is how much of N, which is no
+	// less, is not for the one who asks.
+	opens(now int64, n, kept int) int64
+	// take lets n pass now, and tells what is left of all N. What is open stays open
+	// until somebody takes.
+	take(now int64, n, kept int) (left int, more int64)
 	// left is how many units are free now, and from when more are: an instant as
 	// of opens, unknown, or never.
-	left(now int64) (n int, more int64)
-	// soonest is an instant before which k more units, k above 0, cannot have
-	// passed, whatever happens: for who asks how long a line is. Where that cannot
-	// be known, now.
-	soonest(now int64, k int) int64
+	left(now int64, kept int) (n int, more int64)
+	// soonest is an instant before which n cannot pass after ahead more units have,
+	// whatever happens: for who asks how long a line is. Where that cannot be known,
+	// now.
+	soonest(now int64, ahead, n, kept int) int64
 	// idles is from when a fresh meter would answer alike, so that this one can be
 	// forgotten: at most now if it would already, an instant, or unknown.
 	idles() int64
@@ -62,6 +63,14 @@ type holder interface {
 	give(n int) int64
 }
 
+// A charger is a meter that can count units for which there is no room.
+type charger interface {
+	meter
+	// charge counts n more units, n at most N. Of those whose time has to run the
+	// latest N are kept.
+	charge(now int64, n int)
+}
+
 // Instants are nanoseconds since the limiter was made, so none is negative.
 // These stand for what is no instant.
 const (
@@ -80,14 +89,16 @@ type bound struct {
 	clause *clause
 	limit  Limit
 	n      int
-	cold   int     // how much of n fits an empty count
-	per    int64   // the window in nanoseconds; 0 for what is in flight
-	slice  int64   // see [slice]
-	named  bool    // for a value in For
-	added  bool    // which was not there before the last change of the rule
-	free   bool    // Unlimited
-	holds  bool    // its meters are holders
-	tally  []tally // the ledger's
+	cold   int      // how much of n fits an empty count: From, if the limit warms up
+	over   int64    // how long it warms up, in nanoseconds; 0: not at all
+	per    int64    // the window in nanoseconds; 0 for what is in flight
+	kept   withheld // how much of n is not for a request of each priority
+	slice  int64    // see [slice]
+	named  bool     // for a value in For
+	added  bool     // which was not there before the last change of the rule
+	free   bool     // Unlimited
+	holds  bool     // its meters are holders
+	tally  []tally  // the ledger's
 }
 
 // later is t + d, saturating: neither is negative.

@@ -1,8 +1,11 @@
 package core
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"math/bits"
+	"sort"
 	"time"
 )
 
@@ -25,28 +28,45 @@ import (
 // its share of N if n is small, and for n above N/2 all of it.
 //
 // N = 0 blocks. Per is above 0. Gaps are rounded up to the nanosecond, which counts
-// beyond ten million requests a second. A key costs 32 bytes, whatever N is.
+// beyond ten million requests a second. A key costs 48 bytes, whatever N is.
+//
+// With From and Over, the pace warms up as a [WarmUp] does: gaps are those of L
+// instead of N, where L, from when the ramp starts to when it is cold again, is told
+// there; and no (t-Per, t] has more units than L(t). Both are zero, or From is 1 to N
+// and Over above 0.
 //
 // [Limiter.Replace] keeps when the last request passed, and its cost: the next
 // comes a gap of the new pace after it, as if the pace had always been the new one.
 type Pace struct {
-	N   int
-	Per time.Duration
+	N    int
+	Per  time.Duration
+	From int           // units in the first window of a warm-up; 0: there is none
+	Over time.Duration // how long it takes
 }
 
 func (p Pace) check() error {
+	var per error
 	if p.Per <= 0 {
-		return fmt.Errorf("Pace.Per is %v; want a duration above 0, such as time.Second", p.Per)
+		per = fmt.Errorf("Pace.Per is %v; want a duration above 0, such as time.Second", p.Per)
 	}
-	return checkN("Pace", p.N)
+	if p.From == 0 && p.Over == 0 {
+		return errors.Join(checkN("Pace", p.N), per)
+	}
+	return errors.Join(checkN("Pace", p.N), per, checkRamp("Pace", p.N, p.From, p.Over))
 }
 
 func (p Pace) kind() string               { return "pace" }
 func (p Pace) size() (int, time.Duration) { return p.N, p.Per }
-func (p Pace) meter(b *bound) meter       { return &schedule{bound: b} }
+func (p Pace) ramp() (int, time.Duration) { return p.From, p.Over }
+func (p Pace) meter(b *bound) meter       { return &schedule{bound: b, ramp: ramp{last: open}} }
 
-// String is "20 per 1s, paced".
-func (p Pace) String() string { return fmt.Sprintf("%d per %v, paced", p.N, p.Per) }
+// String is "20 per 1s, paced", and "20 per 1s, paced, from 2 over 1m0s".
+func (p Pace) String() string {
+	if p.Over == 0 {
+		return fmt.Sprintf("%d per %v, paced", p.N, p.Per)
+	}
+	return fmt.Sprintf("%d per %v, paced, from %d over %v", p.N, p.Per, p.From, p.Over)
+}
 
 // A schedule is the meter of a Pace.
 //
@@ -65,11 +85,15 @@ func (p Pace) String() string { return fmt.Sprintf("%d per %v, paced", p.N, p.Pe
 //
 // The same sum is why k units of cost 1 within less than w have (k-1)·gap < w+s, and
 // why k units need k·(Per+s)/N from the v before them: soonest.
+//
+// While it warms up, gaps shrink: all that end at t or before are at least those of
+// L(t), so the same holds with L(t) for N.
 type schedule struct {
 	bound *bound
 	at    int64 // t of the last request
 	lag   int64 // its t-v, for the largest s that it may have come under
 	n     int   // its cost; 0: there is none
+	ramp
 }
 
 // slack is s for a window.
@@ -78,71 +102,145 @@ func slack(per int64) int64 { return min(per/256, int64(4*time.Millisecond)) }
 // span is Per+s.
 func (s *schedule) span() int64 { return later(s.bound.per, slack(s.bound.per)) }
 
-// gap is what a request of cost n keeps from its neighbours. It grows with n.
-func (s *schedule) gap(n int) int64 {
-	if n > s.bound.n-n {
+// gap is what a request of cost n keeps from its neighbours, when size units fit a
+// window. It grows with n, and shrinks with size.
+func (s *schedule) gap(n, size int) int64 {
+	if n > size-n {
 		return s.span()
 	}
-	return mulUp(n, s.span(), s.bound.n-n+1)
+	return mulUp(n, s.span(), size-n+1)
 }
 
 // v is that of the last request. A shorter Per may have made s smaller.
 func (s *schedule) v() int64 { return s.at - min(s.lag, slack(s.bound.per)) }
 
 // after is the first instant at which n may follow the last request.
-func (s *schedule) after(n int) int64 { return later(s.v(), s.gap(max(n, s.n))) }
+func (s *schedule) after(n, size int) int64 { return later(s.v(), s.gap(max(n, s.n), size)) }
 
-func (s *schedule) opens(now int64, n int) int64 {
+func (s *schedule) opens(now int64, n, kept int) int64 {
+	b := s.bound
 	switch {
-	case n > s.bound.n:
+	case n > b.n-kept:
 		return never
+	case b.over > 0:
+		return s.warms(now, n, kept)
 	case s.n == 0:
 		return now
 	}
-	return max(now, s.after(n))
+	return max(now, s.after(n, b.n-kept))
 }
 
-func (s *schedule) take(now int64, n int) (int, int64) {
+// warms is opens while there is a warm-up. As that of [WarmUp], it notes who has to
+// wait for the ramp.
+func (s *schedule) warms(now int64, n, kept int) int64 {
+	b := s.bound
+	if s.cold(b, now) {
+		if n+kept <= b.cold {
+			return now
+		}
+		s.begun = now
+	}
+	t := s.when(now, n, kept)
+	if t > now && n+kept > b.cold {
+		s.last = max(s.last, t-b.per)
+	}
+	return t
+}
+
+// when is the first instant from now on at which n may pass, if nobody else comes
+// and the ramp goes on.
+func (s *schedule) when(now int64, n, kept int) int64 {
+	now = max(now, s.reaches(s.bound, n+kept))
+	if s.n == 0 {
+		return now
+	}
+	return s.meets(now, func(size int) int64 { return s.after(n, size-kept) })
+}
+
+// meets is the first t from now on that is not before f(L(t)); f falls.
+func (s *schedule) meets(now int64, f func(size int) int64) int64 {
+	b := s.bound
+	low := s.level(b, now)
+	t := f(low)
+	if t <= now {
+		return now
+	}
+	x := low + sort.Search(s.level(b, t)-low, func(i int) bool { // L is x when f(x) comes
+		return f(low+i) < s.reaches(b, low+i+1)
+	})
+	return max(now, f(x), s.reaches(b, x))
+}
+
+func (s *schedule) take(now int64, n, kept int) (int, int64) {
+	size := s.bound.n
+	if s.bound.over > 0 {
+		s.start(s.bound, now)
+		size = s.level(s.bound, now)
+	}
 	lag := slack(s.bound.per)
 	if s.n > 0 {
-		lag = min(lag, now-s.after(n))
+		lag = min(lag, now-s.after(n, size-kept))
 	}
 	s.at, s.lag, s.n = now, lag, n
-	return s.left(now)
+	return s.left(now, 0)
 }
 
 // left is the largest cost that may pass now: its gap fits what has gone by since v.
-func (s *schedule) left(now int64) (int, int64) {
-	if s.n == 0 || s.bound.n == 0 {
-		return s.bound.n, never
+func (s *schedule) left(now int64, kept int) (int, int64) {
+	b := s.bound
+	size := b.n - kept
+	if size == 0 {
+		return 0, never
 	}
-	gone, span := now-s.v(), s.span()
+	if b.over > 0 {
+		if s.cold(b, now) {
+			return max(0, b.cold-kept), never
+		}
+		size = max(0, s.level(b, now)-kept)
+	}
+	n, span := size, s.span()
+	if s.n > 0 && size > 0 {
+		switch gone := now - s.v(); {
+		case gone >= span:
+		case gone < s.gap(s.n, size):
+			n = 0
+		default: // n·span/(size+1-n) <= gone, solved for n. It is below (size+1)/2.
+			hi, lo := bits.Mul64(uint64(gone), uint64(size)+1)
+			most, _ := bits.Div64(hi, lo, uint64(span)+uint64(gone))
+			n = int(most)
+		}
+	}
 	switch {
-	case gone >= span:
-		return s.bound.n, never
-	case gone < s.gap(s.n):
-		return 0, s.after(s.n)
+	case n == b.n-kept:
+		return n, never
+	case b.over > 0:
+		return n, s.when(now, n+1, kept)
 	}
-	// n·span/(N+1-n) <= gone, solved for n. It is below (N+1)/2.
-	hi, lo := bits.Mul64(uint64(gone), uint64(s.bound.n)+1)
-	n, _ := bits.Div64(hi, lo, uint64(span)+uint64(gone))
-	return int(n), s.after(int(n) + 1)
+	return n, s.after(n+1, size)
 }
 
-func (s *schedule) soonest(now int64, k int) int64 {
+func (s *schedule) soonest(now int64, ahead, n, kept int) int64 {
+	b := s.bound
+	k := ahead + min(n, math.MaxInt-ahead)
+	line := func(size int) int64 { return later(s.v(), mulUp(k, s.span(), size)) }
 	switch {
-	case s.bound.n == 0:
+	case b.n == 0:
 		return never
-	case s.n == 0:
+	case s.n == 0 || b.over > 0 && s.cold(b, now):
 		return now
+	case b.over > 0:
+		return s.meets(now, line)
 	}
-	return max(now, s.after(1), later(s.v(), mulUp(k, s.span(), s.bound.n)))
+	return max(now, later(s.v(), max(s.gap(s.n, b.n), s.gap(n, b.n-kept))), line(b.n))
 }
 
 // idles is when even a request of cost N could pass, and would not be early by any
-// part of s.
+// part of s; and the ramp is cold.
 func (s *schedule) idles() int64 {
-	if s.n == 0 {
+	switch {
+	case s.bound.over > 0:
+		return s.cools(s.bound)
+	case s.n == 0:
 		return open
 	}
 	return later(later(s.v(), s.span()), slack(s.bound.per))
@@ -153,9 +251,13 @@ func (s *schedule) copy() meter {
 	return &c
 }
 
+// change finds a ramp cold that there was not.
 func (s *schedule) change(b *bound, floor int64) {
 	if s.at <= floor {
 		s.forget()
+	}
+	if s.ramp.change(floor); s.bound.over == 0 || b.over == 0 {
+		s.last = open
 	}
 	s.bound = b
 }

@@ -267,7 +267,7 @@ func (g *grant) give() {
 	held := room[:0] // by stripe
 	for i := range g.steps {
 		s := &g.steps[i]
-		if !s.bound.holds || s.way == pass {
+		if !s.bound.holds || s.way == pass || s.role == watches || s.way == full {
 			continue
 		}
 		held = append(held, s)
@@ -280,7 +280,7 @@ func (g *grant) give() {
 		if i == 0 || held[i-1].stripe != s.stripe {
 			l.stripes[s.stripe].Lock()
 		}
-		s.give(g.n)
+		s.give(s.units(g.n))
 	}
 	for i, s := range held {
 		if i == 0 || held[i-1].stripe != s.stripe {
@@ -293,7 +293,7 @@ func (g *grant) give() {
 func (s *step) give(n int) {
 	e := s.entry
 	if t := e.meter.(holder).give(n); e.waits() {
-		e.line.head.rouse()
+		e.rouse()
 	} else {
 		e.tell(t)
 	}

@@ -14,12 +14,19 @@ import (
 // A request begins to wait only if every rule that refuses it has a queue, if
 // there is a place, and if the wait can end in time, those ahead counted in. It
 // holds nothing while it waits: when it is first and the rule opens, it is decided
-// anew, by all rules as they are then. Nobody overtakes: newcomers are behind who
-// waits already, also where they are small and would fit, and a large request is
-// not passed by. Who needs two rules that open in turn can wait long; Wait bounds
-// that too. Waiting costs no goroutine, one timer, and some 300 bytes.
+// anew, by all rules as they are then. The more important are first, and of equal
+// [Priority] who came first: newcomers are behind, also where they are small and
+// would fit, and a large request is not passed by. Who needs two rules that open in
+// turn can wait long; Wait bounds that too. Waiting costs no goroutine, one timer,
+// and some 300 bytes.
+//
+// Nobody is overtaken without end: who has waited for half of Wait stands among the
+// [Critical], by the time at which it came, so that no newcomer passes it any more.
+// A [Reserve] is kept from it even so, and from those for whom that is it stays
+// behind.
 type Queue struct {
-	// Len is how many may begin to wait for one key. 0 means no queue.
+	// Len is how many may begin to wait for one key; who is less important is not
+	// counted. 0 means no queue.
 	Len int
 	// Wait is how long a request waits at most, from its arrival on. Above 0 where
 	// Len is.
@@ -40,8 +47,9 @@ func (q Queue) check() error {
 }
 
 // How waiting keeps its promises. A waiter stands at the door, an entry, that
-// refused it last, and its place there is that of its ticket, which it keeps when
-// it moves. An entry is closed to all who rank after its first waiter, and only to
+// refused it last, and its place there is that of its level and its ticket, which
+// it keeps when it moves. Levels only rise, and only with the time: so that of two
+// who wait at several doors one ranks first at all of them, in the end. An entry is closed to all who rank after its first waiter, and only to
 // them. Whoever leaves the head, for whatever reason, wakes the next; and nobody is
 // granted anything: who is woken decides. So a waiter that gives up takes nothing
 // along, and there is always somebody awake, or a timer, for a door that opens.
@@ -52,6 +60,7 @@ func (q Queue) check() error {
 type waiter struct {
 	ticket  uint64 // 0: has not begun to wait
 	n       int
+	own     int // its level
 	arrived int64
 	until   int64 // when its context ends
 	wake    chan struct{}
@@ -59,31 +68,162 @@ type waiter struct {
 	door       *entry
 	shard      *shard
 	stripe     uint32
+	level      int // among whom it stands there
 	next, prev *waiter
 
 	look int64 // when to decide anew, if nobody wakes it before
 }
 
-// A line is those who stand at a door, by ticket.
-type line struct {
+// A line is those who stand at a door, by level.
+type line [levels]file
+
+// A file is those of one level, by ticket.
+type file struct {
 	head, tail *waiter
 	len        int
-	units      int // at most 1<<40 each counted, so that they add up
+	units      int64 // see waiter.units
 }
 
-// ahead reports that somebody in the line ranks before w; before one who has not
-// begun to wait, everybody does.
-func (q *line) ahead(w *waiter) bool {
-	return q != nil && q.head != nil && q.head != w && (w == nil || w.ticket == 0 || q.head.ticket < w.ticket)
+// units is what the waiter adds to those of its file, so that they add up.
+func (w *waiter) units() int64 { return int64(min(w.n, math.MaxInt32)) }
+
+// first is who ranks before all others; nil if nobody waits.
+func (q *line) first() *waiter {
+	for level := levels - 1; level >= 0; level-- {
+		if w := q[level].head; w != nil {
+			return w
+		}
+	}
+	return nil
+}
+
+// ahead is how many rank before one of that level who has not begun to wait, and
+// their units.
+func (q *line) ahead(level int) (n int, units int64) {
+	for ; q != nil && level < levels; level++ {
+		n += q[level].len
+		units += q[level].units
+	}
+	return n, units
+}
+
+// rise lets those who have waited for half of their time stand as high as they can.
+func (q *line) rise(now int64, b *bound) {
+	first := q.first()
+	for level := range levels - 1 {
+		to, last := b.kept.top(level), (*waiter)(nil)
+		for w := q[level].head; to > level && w != nil && w.aged(now, b); w = q[level].head {
+			q.out(w)
+			q.in(w, to, last)
+			last = w
+		}
+	}
+	if now := q.first(); now != first {
+		now.rouse()
+	}
+}
+
+// aged reports that the waiter has waited for half of its time.
+func (w *waiter) aged(now int64, b *bound) bool {
+	wait := int64(b.clause.rule.Queue.Wait)
+	return now-w.arrived >= wait-wait/2
+}
+
+// rank is the waiter's level at a door of b.
+func (w *waiter) rank(now int64, b *bound) int {
+	if w.aged(now, b) {
+		return b.kept.top(w.own)
+	}
+	return w.own
+}
+
+// in puts the waiter into a file, by its ticket: somewhere after one that is there,
+// if that is known.
+func (q *line) in(w *waiter, level int, after *waiter) {
+	f := &q[level]
+	behind := f.tail
+	for after == nil && behind != nil && behind.ticket > w.ticket {
+		behind = behind.prev
+	}
+	if after != nil {
+		for behind = after; behind.next != nil && behind.next.ticket < w.ticket; {
+			behind = behind.next
+		}
+	}
+	w.level, w.prev = level, behind
+	if behind == nil {
+		w.next, f.head = f.head, w
+	} else {
+		w.next, behind.next = behind.next, w
+	}
+	if w.next == nil {
+		f.tail = w
+	} else {
+		w.next.prev = w
+	}
+	f.len++
+	f.units += w.units()
+}
+
+// out takes it out.
+func (q *line) out(w *waiter) {
+	f := &q[w.level]
+	if w.prev == nil {
+		f.head = w.next
+	} else {
+		w.prev.next = w.next
+	}
+	if w.next == nil {
+		f.tail = w.prev
+	} else {
+		w.next.prev = w.prev
+	}
+	f.len--
+	f.units -= w.units()
+	w.next, w.prev = nil, nil
+}
+
+// move lets the waiter stand where it ranks by now, which a change of the rule may
+// have lowered.
+func (q *line) move(w *waiter, level int) {
+	if w.level == level {
+		return
+	}
+	first := q.first()
+	q.out(w)
+	q.in(w, level, nil)
+	if now := q.first(); now != first {
+		now.rouse()
+	}
 }
 
 // waits reports that somebody stands at the entry. Needs the lock.
-func (e *entry) waits() bool { return e.line != nil && e.line.head != nil }
+func (e *entry) waits() bool { return e.line != nil && e.line.first() != nil }
+
+// closed reports that somebody at the step's door ranks before w or, without one or
+// if that has not begun to wait, before the request r. Needs the lock.
+func (s *step) closed(r *Request, w *waiter, now int64) bool {
+	q := s.entry.line
+	q.rise(now, s.bound)
+	if w == nil || w.ticket == 0 {
+		n, _ := q.ahead(r.Priority.level())
+		return n > 0
+	}
+	level := w.rank(now, s.bound)
+	if w.door == s.entry {
+		q.move(w, level)
+	}
+	if n, _ := q.ahead(level + 1); n > 0 {
+		return true
+	}
+	first := q[level].head
+	return first != nil && first.ticket < w.ticket
+}
 
 // rouse makes the first who stands at the entry decide anew. Needs the lock.
 func (e *entry) rouse() {
 	if e.waits() {
-		e.line.head.rouse()
+		e.line.first().rouse()
 	}
 }
 
@@ -95,38 +235,24 @@ func (w *waiter) rouse() {
 	}
 }
 
-// stand puts the waiter into the line of e, by its ticket. Needs the lock of e's
-// stripe, and of that where it stands.
-func (w *waiter) stand(e *entry, s *shard, stripe uint32) {
+// stand puts the waiter into the line of the step's door. Needs the lock of that, and
+// of where it stands.
+func (w *waiter) stand(s *step, now int64) {
+	e, level := s.entry, w.rank(now, s.bound)
 	if w.door == e {
+		e.line.move(w, level)
 		return
 	}
 	w.leave()
 	if e.line == nil {
 		e.line = new(line)
 	}
-	q := e.line
-	if q.head == nil {
-		s.open(e)
+	if !e.waits() {
+		s.shard.open(e)
 	}
-	behind := q.tail
-	for behind != nil && behind.ticket > w.ticket {
-		behind = behind.prev
-	}
-	w.door, w.shard, w.stripe, w.prev = e, s, stripe, behind
-	if behind == nil {
-		w.next, q.head = q.head, w
-	} else {
-		w.next, behind.next = behind.next, w
-	}
-	if w.next == nil {
-		q.tail = w
-	} else {
-		w.next.prev = w
-	}
-	q.len++
-	q.units += min(w.n, 1<<40)
-	s.waiting++
+	w.door, w.shard, w.stripe = e, s.shard, s.stripe
+	e.line.in(w, level, nil)
+	s.shard.waiting++
 	e.tell(unsaid)
 }
 
@@ -137,26 +263,17 @@ func (w *waiter) leave() {
 		return
 	}
 	e, q := w.door, w.door.line
-	if w.prev == nil {
-		q.head = w.next
-	} else {
-		w.prev.next = w.next
-	}
-	if w.next == nil {
-		q.tail = w.prev
-	} else {
-		w.next.prev = w.prev
-	}
-	q.len--
-	q.units -= min(w.n, 1<<40)
+	was := q.first()
+	q.out(w)
 	w.shard.waiting--
-	if q.head == nil {
+	switch first := q.first(); {
+	case first == nil:
 		w.shard.close(e)
 		e.vacate()
-	} else if w.prev == nil {
-		q.head.rouse()
+	case first != was:
+		first.rouse()
 	}
-	w.door, w.shard, w.next, w.prev = nil, nil, nil, nil
+	w.door, w.shard = nil, nil
 }
 
 // open notes that somebody stands at e. Needs the lock.
@@ -173,8 +290,10 @@ func (s *shard) close(e *entry) { delete(s.doors, e) }
 // rouse makes all who stand at the shard's doors decide anew. Needs the lock.
 func (s *shard) rouse() {
 	for e := range s.doors {
-		for w := e.line.head; w != nil; w = w.next {
-			w.rouse()
+		for level := range e.line {
+			for w := e.line[level].head; w != nil; w = w.next {
+				w.rouse()
+			}
 		}
 	}
 }
@@ -182,7 +301,7 @@ func (s *shard) rouse() {
 // wait decides, and again whenever the waiter is woken or its time has come, until
 // it is admitted, refused for good, or its context is done.
 func (l *Limiter) wait(ctx context.Context, r *Request, p *Permit) error {
-	w := &waiter{wake: make(chan struct{}, 1), until: latest}
+	w := &waiter{wake: make(chan struct{}, 1), until: latest, own: r.Priority.level()}
 	if end, ok := ctx.Deadline(); ok {
 		w.until = later(l.now(), int64(max(0, time.Until(end))))
 	}
@@ -287,11 +406,7 @@ func (g *grant) stay(w *waiter, door *step, now int64) (done bool, late Reason) 
 		end := min(w.until, later(w.arrived, int64(s.clause.rule.Queue.Wait)))
 		soonest := now
 		if w.ticket == 0 {
-			ahead := 0
-			if s.entry.line != nil {
-				ahead = s.entry.line.units
-			}
-			soonest = s.entry.meter.soonest(now, ahead+min(w.n, math.MaxInt-ahead))
+			soonest = s.soonest(w, now)
 		} else if now >= end {
 			soonest = latest
 		}
@@ -301,7 +416,7 @@ func (g *grant) stay(w *waiter, door *step, now int64) (done bool, late Reason) 
 		}
 	}
 	if w.ticket == 0 {
-		if door.entry.line != nil && door.entry.line.len >= door.clause.rule.Queue.Len {
+		if n, _ := door.entry.line.ahead(w.own); n >= door.clause.rule.Queue.Len {
 			return true, ReasonQueueFull
 		}
 		w.ticket = g.limiter.tickets.Add(1)
@@ -312,10 +427,28 @@ func (g *grant) stay(w *waiter, door *step, now int64) (done bool, late Reason) 
 		}
 		door.shard.insert(door.clause, door.entry, now)
 	}
-	w.stand(door.entry, door.shard, door.stripe)
+	w.stand(door, now)
 	w.look = later(w.arrived, int64(door.clause.rule.Queue.Wait))
-	if door.entry.line.head == w {
+	if door.entry.line.first() == w {
 		w.look = min(w.look, door.at)
 	}
 	return true, ReasonNone
+}
+
+// soonest is an instant before which w, a newcomer, cannot pass the step: those who
+// rank before it pass first, and take units if they do not only look.
+func (s *step) soonest(w *waiter, now int64) int64 {
+	q := s.entry.line
+	if q != nil {
+		q.rise(now, s.bound)
+	}
+	_, units := q.ahead(w.own)
+	if s.role == watches {
+		units = 0
+	}
+	t := s.entry.meter.soonest(now, int(min(units, math.MaxInt)), w.n, s.kept)
+	if s.at < unknown {
+		t = max(t, s.at)
+	}
+	return t
 }

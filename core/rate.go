@@ -3,6 +3,7 @@ package core
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 )
@@ -87,12 +88,12 @@ func (w *window) dropThrough(t int64) {
 	}
 }
 
-func (w *window) opens(now int64, n int) int64 {
-	if n > w.bound.n {
+func (w *window) opens(now int64, n, kept int) int64 {
+	if n > w.bound.n-kept {
 		return never
 	}
 	w.slide(now)
-	if excess := n - (w.bound.n - w.sum); excess > 0 { // no overflow: sum and n are at most MaxInt
+	if excess := n - (w.bound.n - kept - w.sum); excess > 0 { // no overflow: n+kept is at most MaxInt, and so is sum
 		return w.gone(excess)
 	}
 	return now
@@ -108,9 +109,27 @@ func (w *window) gone(n int) int64 {
 	}
 }
 
-func (w *window) take(now int64, n int) (int, int64) {
+func (w *window) take(now int64, n, _ int) (int, int64) {
 	w.add(now, n)
 	return w.bound.n - w.sum, later(w.ring[w.head].at, w.bound.per)
+}
+
+// charge drops the oldest of what is more than N.
+func (w *window) charge(now int64, n int) {
+	if n == 0 {
+		return
+	}
+	w.slide(now)
+	for w.sum > w.bound.n-n {
+		oldest := w.nth(0)
+		if more := w.sum - (w.bound.n - n); more < oldest.n {
+			oldest.n -= more
+			w.sum -= more
+			break
+		}
+		w.dropThrough(oldest.at)
+	}
+	w.add(now, n)
 }
 
 // add appends to the ring.
@@ -161,22 +180,24 @@ func (w *window) resize(room int) {
 	w.ring, w.head = ring, 0
 }
 
-func (w *window) left(now int64) (int, int64) {
+func (w *window) left(now int64, kept int) (int, int64) {
 	w.slide(now)
-	left := w.bound.n - w.sum
-	if w.bound.n == 0 || w.count == 0 {
-		return w.bound.n, never
+	n := w.bound.n - kept
+	if n == 0 || w.count == 0 {
+		return n, never
 	}
-	return max(0, left), w.gone(1 - min(0, left))
+	return max(0, n-w.sum), w.gone(1 - min(0, n-w.sum))
 }
 
 // soonest counts future units as if they passed as early as they can: the k-th
-// passes no sooner than Per after the one N before it.
-func (w *window) soonest(now int64, k int) int64 {
+// passes no sooner than Per after the one N before it. What is kept could pass too
+// when n do.
+func (w *window) soonest(now int64, ahead, n, kept int) int64 {
 	if w.bound.n == 0 {
 		return never
 	}
 	w.slide(now)
+	k := ahead + min(n+kept, math.MaxInt-ahead)
 	rounds := int64(k-1) / int64(w.bound.n)
 	t := now
 	if excess := (k-1)%w.bound.n + 1 - (w.bound.n - w.sum); excess > 0 {

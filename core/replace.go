@@ -6,7 +6,9 @@ import (
 	"maps"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
+	"time"
 )
 
 // Replace puts these rules in place of the present ones, at one instant. If
@@ -121,6 +123,9 @@ func (l *Limiter) settle(special map[value]*bound, c *clause) {
 // rule that has been there under the name, if that is of the same kind and By.
 func (l *Limiter) compile(r Rule, was *clause) *clause {
 	c := &clause{rule: r, on: compile(r.On)}
+	if r.Count != "" {
+		c.count = compile(r.Count)
+	}
 	c.bound = newBound(c, r.Limit, false)
 	kept := was != nil && was.rule.kind() == r.kind() && was.rule.By == r.By
 	if r.For != nil {
@@ -136,9 +141,11 @@ func (l *Limiter) compile(r Rule, was *clause) *clause {
 	} else {
 		c.ledger = l.newLedger(c)
 	}
-	c.bound.tally = c.ledger.tally
-	for _, b := range c.special {
+	for _, b := range append(slices.Collect(maps.Values(c.special)), c.bound) {
 		b.tally = c.ledger.tally
+		if b.n > 0 { // else there is nothing to keep
+			b.kept = r.Reserve.levels()
+		}
 	}
 	return c
 }
@@ -166,8 +173,10 @@ func newBound(c *clause, limit Limit, named bool) *bound {
 	b := &bound{clause: c, limit: limit, n: n, cold: n, per: int64(per), slice: slice(n, int64(per)), named: named}
 	_, b.free = limit.(Unlimited)
 	_, b.holds = limit.(InFlight)
-	if w, ok := limit.(WarmUp); ok {
-		b.cold = min(w.From, n)
+	if w, ok := limit.(interface{ ramp() (int, time.Duration) }); ok {
+		if from, over := w.ramp(); over > 0 {
+			b.cold, b.over = min(from, n), int64(over)
+		}
 	}
 	return b
 }

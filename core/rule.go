@@ -3,6 +3,7 @@ package core
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -42,6 +43,13 @@ type Rule struct {
 	// as in "tenant,resource", where "resource" is the resource itself. "" counts
 	// all requests together. A key that a request lacks counts as "".
 	By string
+	// Count makes the rule count other requests than those it limits. Requests whose
+	// resource matches Count, which is written as On is, are counted and never refused
+	// by this rule; those that match only On are refused while there is no room, and
+	// are not counted: so reads are held back while there are many writes. Of what is
+	// counted beyond N only the latest N units are kept. "" is the usual: the rule
+	// counts what it limits. Only for [Rate] and [InFlight].
+	Count string
 	// Limit is how much.
 	Limit Limit
 	// For has other limits for particular values of By, which must be a single
@@ -50,6 +58,9 @@ type Rule struct {
 	For map[string]Limit
 	// Queue lets refused requests wait. The zero Queue refuses at once.
 	Queue Queue
+	// Reserve keeps a part of N for the more important requests. The zero Reserve
+	// keeps nothing.
+	Reserve Reserve
 	// MaxKeys bounds the live keys counted apart; 0 means 1<<20. Those named in
 	// For come beside. Of further keys, those of a rate share strict counts, 64 of
 	// them or, if that is more, four for each processor; an in-flight limit refuses
@@ -91,6 +102,12 @@ func (r *Rule) check() (wrong []error) {
 	for _, err := range all(checkLimit(r.Limit)) {
 		say("Limit: %w", err)
 	}
+	if k := r.kind(); r.Count != "" && k != "" && k != (Rate{}).kind() && k != (InFlight{}).kind() {
+		say("Count is %q, and Limit is %v; want a Rate or an InFlight, or no Count", r.Count, r.Limit)
+	}
+	if err := r.reserves(r.Limit); err != nil {
+		say("Reserve is {Default: %d, Critical: %d}: %w", r.Reserve.Default, r.Reserve.Critical, err)
+	}
 	if err := r.Queue.check(); err != nil {
 		say("Queue is {Len: %d, Wait: %v}: %w", r.Queue.Len, r.Queue.Wait, err)
 	}
@@ -114,8 +131,24 @@ func (r *Rule) check() (wrong []error) {
 		if n, _ := limit.size(); n > 0 && limit.kind() != "" && limit.kind() != r.kind() {
 			say("For[%q] is %v; want the kind of the rule's other limits, %s, or N = 0, or Unlimited", v, limit, r.kind())
 		}
+		if err := r.reserves(limit); err != nil {
+			say("Reserve is {Default: %d, Critical: %d}, For[%q] is %v: %w", r.Reserve.Default, r.Reserve.Critical, v, limit, err)
+		}
 	}
 	return wrong
+}
+
+// reserves says what is wrong with the Reserve for one of the rule's limits. One
+// that blocks has nothing to keep.
+func (r *Rule) reserves(limit Limit) error {
+	if checkLimit(limit) != nil || limit.kind() == "" {
+		return nil
+	}
+	n, _ := limit.size()
+	if n == 0 {
+		n = math.MaxInt
+	}
+	return r.Reserve.check(n)
 }
 
 // all is what errors.Join has joined.

@@ -1,7 +1,9 @@
 package core
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"math/bits"
 	"sort"
 	"time"
@@ -36,75 +38,103 @@ type WarmUp struct {
 }
 
 func (w WarmUp) check() error {
-	err := w.Rate.check()
-	switch {
-	case err != nil:
+	if err := w.Rate.check(); err != nil {
 		return fmt.Errorf("WarmUp: %w", err)
-	case w.Rate.N == 0:
-	case w.From < 1 || w.From > w.Rate.N:
-		return fmt.Errorf("WarmUp.From is %d; want 1 to Rate.N, %d", w.From, w.Rate.N)
-	case w.Over <= 0:
-		return fmt.Errorf("WarmUp.Over is %v; want a duration above 0, such as time.Minute", w.Over)
 	}
-	return nil
+	return checkRamp("WarmUp", w.Rate.N, w.From, w.Over)
+}
+
+// checkRamp is the rule for what warms up.
+func checkRamp(kind string, n, from int, over time.Duration) error {
+	var wrong error
+	if n > 0 && (from < 1 || from > n) {
+		wrong = fmt.Errorf("%s.From is %d; want 1 to N, %d", kind, from, n)
+	}
+	if n > 0 && over <= 0 {
+		wrong = errors.Join(wrong, fmt.Errorf("%s.Over is %v; want a duration above 0, such as time.Minute", kind, over))
+	}
+	return wrong
 }
 
 func (w WarmUp) kind() string               { return "warm_up" }
 func (w WarmUp) size() (int, time.Duration) { return w.Rate.size() }
-func (w WarmUp) meter(b *bound) meter       { return &ramp{window: window{bound: b}, last: open} }
+func (w WarmUp) ramp() (int, time.Duration) { return w.From, w.Over }
+func (w WarmUp) meter(b *bound) meter       { return &rising{window{bound: b}, ramp{last: open}} }
 
 // String is "20 per 1s, from 2 over 1m0s".
 func (w WarmUp) String() string { return fmt.Sprintf("%v, from %d over %v", w.Rate, w.From, w.Over) }
 
-// A ramp is the meter of a WarmUp: a window whose limit rises.
+// A ramp is when a limit warms up.
 type ramp struct {
-	window
 	begun int64 // b, unless cold
 	last  int64 // when a request passed, or Per before one was told to come: the latest
 }
 
-// words are the limit's.
-func (r *ramp) words() (n, from int, over int64) {
-	w := r.bound.limit.(WarmUp)
-	return w.Rate.N, w.From, int64(w.Over)
+// cools is from when the ramp has to start anew.
+func (r *ramp) cools(b *bound) int64 {
+	if r.last == open {
+		return open
+	}
+	return later(later(r.last, b.per), b.per)
 }
 
-// cold reports that the ramp has to start anew.
-func (r *ramp) cold(now int64) bool { return now >= r.idles() }
+func (r *ramp) cold(b *bound, now int64) bool { return now >= r.cools(b) }
 
-// limit is L of a ramp begun at b.
-func (r *ramp) limit(b, t int64) int {
-	n, from, over := r.words()
-	if t-b >= over {
-		return n
+// start notes that a request passes.
+func (r *ramp) start(b *bound, now int64) {
+	if r.cold(b, now) {
+		r.begun = now
 	}
-	hi, lo := bits.Mul64(uint64(n-from), uint64(t-b))
-	rise, _ := bits.Div64(hi, lo, uint64(over))
-	return from + int(rise)
+	r.last = max(r.last, now)
+}
+
+// level is L of a ramp that goes on: N where nothing warms up.
+func (r *ramp) level(b *bound, t int64) int {
+	if t-r.begun >= b.over {
+		return b.n
+	}
+	hi, lo := bits.Mul64(uint64(b.n-b.cold), uint64(t-r.begun))
+	rise, _ := bits.Div64(hi, lo, uint64(b.over))
+	return b.cold + int(rise)
 }
 
 // reaches is the first instant at which L is at least x, or one before b.
-func (r *ramp) reaches(x int) int64 {
-	n, from, over := r.words()
-	if x <= from {
+func (r *ramp) reaches(b *bound, x int) int64 {
+	if x <= b.cold {
 		return open
 	}
-	return later(r.begun, mulUp(x-from, over, n-from))
+	return later(r.begun, mulUp(x-b.cold, b.over, b.n-b.cold))
 }
 
+func (r *ramp) change(floor int64) {
+	if r.last <= floor {
+		r.last = open
+	}
+}
+
+// A rising is the meter of a WarmUp: a window whose limit rises.
+type rising struct {
+	window
+	ramp
+}
+
+// cold, level and reaches are the ramp's, under the present bound.
+func (r *rising) cold(now int64) bool { return r.ramp.cold(r.bound, now) }
+func (r *rising) level(t int64) int   { return r.ramp.level(r.bound, t) }
+func (r *rising) reaches(x int) int64 { return r.ramp.reaches(r.bound, x) }
+
 // free is how much of L is left, which Replace may have made less than nothing.
-func (r *ramp) free(now int64) int {
+func (r *rising) free(now int64) int {
 	r.slide(now)
 	if r.cold(now) {
-		_, from, _ := r.words()
-		return from
+		return r.bound.cold
 	}
-	return r.limit(r.begun, now) - r.sum
+	return r.level(now) - r.sum
 }
 
 // when is the first instant from now on at which a ramp that goes on has room for n,
 // if nobody else comes: L has risen far enough for n and what is still there.
-func (r *ramp) when(now int64, n int) int64 {
+func (r *rising) when(now int64, n int) int64 {
 	sum := r.sum
 	for i := uint32(0); ; i++ {
 		leaves := int64(latest)
@@ -125,15 +155,14 @@ func (r *ramp) when(now int64, n int) int64 {
 // nothing; without it the ramp would be cold when the wait is over, or never start.
 //
 // What when says for others is before the ramp is cold: n fits the empty window.
-func (r *ramp) opens(now int64, n int) int64 {
-	size, from, _ := r.words()
-	if n > size {
+func (r *rising) opens(now int64, n, kept int) int64 {
+	if n > r.bound.n-kept {
 		return never
 	}
-	if n <= r.free(now) {
+	if n += kept; n <= r.free(now) {
 		return now
 	}
-	if n <= from {
+	if n <= r.bound.cold {
 		return r.when(now, n)
 	}
 	if r.cold(now) {
@@ -144,43 +173,40 @@ func (r *ramp) opens(now int64, n int) int64 {
 	return t
 }
 
-func (r *ramp) take(now int64, n int) (int, int64) {
-	if r.cold(now) {
-		r.begun = now
-	}
-	r.last = max(r.last, now)
+func (r *rising) take(now int64, n, _ int) (int, int64) {
+	r.start(r.bound, now)
 	r.add(now, n)
-	return r.left(now)
+	return r.left(now, 0)
 }
 
-func (r *ramp) left(now int64) (int, int64) {
-	if r.bound.n == 0 {
+func (r *rising) left(now int64, kept int) (int, int64) {
+	if r.bound.n == kept {
 		return 0, never
 	}
-	left := max(0, r.free(now))
-	if left == r.bound.n || r.cold(now) {
+	left := max(0, r.free(now)-kept)
+	if left == r.bound.n-kept || r.cold(now) {
 		return left, never
 	}
-	return left, r.when(now, left+1)
+	return left, r.when(now, left+kept+1)
 }
 
-// soonest goes by L, which is no larger if the ramp starts anew in between. The k
+// soonest goes by L, which is no larger if the ramp starts anew in between. The
 // units are at most L(now+m·Per) in each of the m windows that they need. If they
 // need one, they are in it together.
-func (r *ramp) soonest(now int64, k int) int64 {
-	t := r.window.soonest(now, k)
+func (r *rising) soonest(now int64, ahead, n, kept int) int64 {
+	t := r.window.soonest(now, ahead, n, kept)
 	if r.bound.n == 0 || r.cold(now) {
 		return t
 	}
-	_, from, _ := r.words()
+	k := ahead + min(n+kept, math.MaxInt-ahead)
 	ends := func(m int) int64 {
 		if int64(m) > (latest-now)/r.bound.per {
 			return latest
 		}
 		return now + int64(m)*r.bound.per
 	}
-	m := sort.Search(k/from, func(m int) bool { // m windows are too few, m+1 are not
-		return r.limit(r.begun, ends(m+1)) > (k-1)/(m+1)
+	m := sort.Search(k/r.bound.cold, func(m int) bool { // m windows are too few, m+1 are not
+		return r.level(ends(m+1)) > (k-1)/(m+1)
 	})
 	if m == 0 { // L is k or more then, so N is
 		return max(t, min(r.when(now, k), ends(1)))
@@ -188,20 +214,11 @@ func (r *ramp) soonest(now int64, k int) int64 {
 	return max(t, ends(m))
 }
 
-func (r *ramp) idles() int64 {
-	if r.last == open {
-		return open
-	}
-	return later(later(r.last, r.bound.per), r.bound.per)
-}
+func (r *rising) idles() int64 { return r.cools(r.bound) }
 
-func (r *ramp) copy() meter {
-	return &ramp{*r.window.copy().(*window), r.begun, r.last}
-}
+func (r *rising) copy() meter { return &rising{*r.window.copy().(*window), r.ramp} }
 
-func (r *ramp) change(b *bound, floor int64) {
+func (r *rising) change(b *bound, floor int64) {
 	r.window.change(b, floor)
-	if r.last <= floor {
-		r.last = open
-	}
+	r.ramp.change(floor)
 }
