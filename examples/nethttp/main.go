@@ -28,7 +28,7 @@ func serve(ln net.Listener) error {
 	limiter, err := core.New(
 		core.Rule{Name: "per-client", By: "ip", Limit: core.Rate{N: 100, Per: time.Minute}},
 		core.Rule{Name: "exports", On: "POST /exports", Limit: core.Rate{N: 5, Per: time.Minute}},
-		core.Rule{Name: "service", Limit: core.InFlight{N: 200}},
+		core.Rule{Name: "service", Limit: core.InFlight{N: 200}, Queue: core.Queue{Len: 100, Wait: time.Second}},
 	)
 	if err != nil {
 		return err
