@@ -574,3 +574,39 @@ func TestWrongOptionsPanicWhenTheMiddlewareIsMade(t *testing.T) {
 		})
 	}
 }
+
+// What Priority says of a request reaches the rules, which keep units for the more
+// important ones.
+func TestPriorityReachesTheRules(t *testing.T) {
+	rule := core.Rule{Name: "r", Limit: core.Rate{N: 3, Per: time.Hour}, Reserve: core.Reserve{Default: 1, Critical: 1}}
+	priority := func(c echo.Context) core.Priority {
+		switch c.Path() {
+		case "/prefetch":
+			return core.Sheddable
+		case "/pay":
+			return core.Critical
+		}
+		return core.Default
+	}
+	for _, c := range []struct {
+		name     string
+		priority func(echo.Context) core.Priority
+		want     string
+	}{
+		{"as it says", priority, "200 429 200 429 200 429"},
+		{"none: all are as important", nil, "200 200 429 429 429 429"},
+	} {
+		h := echo.New()
+		h.Use(echoflow.Middleware(limiter(t, rule), echoflow.Options{Priority: c.priority}))
+		for _, path := range []string{"/prefetch", "/", "/pay"} {
+			h.GET(path, ok)
+		}
+		var got []string
+		for _, path := range []string{"/prefetch", "/prefetch", "/", "/", "/pay", "/pay"} {
+			got = append(got, strconv.Itoa(ask(h, "GET", path).StatusCode))
+		}
+		if got := strings.Join(got, " "); got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,6 +26,7 @@ import (
 	"google.golang.org/grpc/reflection"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
 // both is the two interceptors on one limiter, with others further out.
@@ -518,5 +520,54 @@ func TestLimitsUnderServeHTTP(t *testing.T) {
 		if got := a.trailer.Get(pushback); len(got) != 1 {
 			t.Errorf("%s: pushback %q", kind, got)
 		}
+	}
+}
+
+// What Priority says of a call reaches the rules, which keep units for the more
+// important ones.
+func TestPriorityReachesTheRules(t *testing.T) {
+	rule := core.Rule{Name: "r", Limit: core.Rate{N: 3, Per: time.Hour}, Reserve: core.Reserve{Default: 1, Critical: 1}}
+	priority := func(ctx context.Context, method string, req any) core.Priority {
+		if method == streamMethod {
+			if req != nil {
+				t.Errorf("the request of a stream is %v", req)
+			}
+			return core.Sheddable
+		}
+		if v := metadata.ValueFromIncomingContext(ctx, "who"); v[0] != req.(*text).Value {
+			t.Errorf("the request is %v of %v", req, v)
+		}
+		if req.(*text).Value == "operator" {
+			return core.Critical
+		}
+		return core.Default
+	}
+	const passes, refused = codes.OK, codes.ResourceExhausted
+	for name, tt := range map[string]struct {
+		priority func(context.Context, string, any) core.Priority
+		want     []codes.Code
+	}{
+		"as it says":                 {priority, []codes.Code{passes, refused, passes, refused, passes, refused}},
+		"none: all are as important": {nil, []codes.Code{passes, passes, refused, refused, refused, refused}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				conn := backend{server: both(limiter(t, rule), grpcflow.Options{Priority: tt.priority})}.start(t, service{})
+				var got []codes.Code
+				for _, who := range []string{"stream", "stream", "customer", "customer", "operator", "operator"} {
+					var err error
+					if who != "stream" {
+						ctx := metadata.AppendToOutgoingContext(t.Context(), "who", who)
+						err = conn.Invoke(ctx, unaryMethod, wrapperspb.String(who), new(text))
+					} else if err = open(t, t.Context(), conn).RecvMsg(new(text)); err == io.EOF {
+						err = nil
+					}
+					got = append(got, status.Code(err))
+				}
+				if !slices.Equal(got, tt.want) {
+					t.Errorf("%v, want %v", got, tt.want)
+				}
+			})
+		})
 	}
 }
