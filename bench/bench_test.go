@@ -33,6 +33,12 @@ func BenchmarkExactflow(b *testing.B) {
 	}
 }
 
+func BenchmarkKinds(b *testing.B) {
+	for _, l := range loops.Kinds() {
+		measure(b, l)
+	}
+}
+
 func BenchmarkRefuseRate(b *testing.B)     { each(b, peers.Rates(), loops.RefuseRate) }
 func BenchmarkAdmitRate(b *testing.B)      { each(b, peers.Rates(), loops.AdmitRate) }
 func BenchmarkRefuseInFlight(b *testing.B) { each(b, peers.InFlights(), loops.RefuseInFlight) }

@@ -19,10 +19,11 @@ const million = 1_000_000
 // goroutines allocate beside.
 func bars() []bar {
 	const (
-		clocks = "%.2f clocks"
-		times  = "%.2f ×"
-		allocs = "%.3f allocations"
-		ns     = "%.0f ns"
+		clocks  = "%.2f clocks"
+		times   = "%.2f ×"
+		allocs  = "%.3f allocations"
+		ns      = "%.0f ns"
+		percent = "%.2f %%"
 	)
 	var all []bar
 	add := func(name, verb string, limit float64, measure func() float64) {
@@ -49,6 +50,39 @@ func bars() []bar {
 	for _, c := range core {
 		add(c.name, clocks, c.limit, func() float64 { return ratio(c.loop(), loops.Clock()) })
 	}
+	kinds := []struct {
+		name       string
+		kind, rate func() loops.Loop
+	}{
+		{"refuse by a Pace", loops.RefusePace, loops.RefuseUnkeyed},
+		{"refuse two units by a Pace", loops.RefuseTwoPace, loops.RefuseTwo},
+		{"admit by a Pace", loops.AdmitPace, loops.AdmitUnkeyed},
+		{"refuse by a WarmUp", loops.RefuseWarmUp, loops.RefuseUnkeyed},
+		{"refuse two units by a WarmUp", loops.RefuseTwoWarmUp, loops.RefuseTwo},
+		{"admit by a WarmUp", loops.AdmitWarmUp, loops.AdmitUnkeyed},
+		{"refuse by an InFlight", loops.RefuseHeld, loops.RefuseUnkeyed},
+		{"admit by an InFlight (with Release)", loops.AdmitHeld, loops.AdmitUnkeyed},
+	}
+	add("a Pace, a WarmUp, an InFlight: allocations", allocs, 0, func() float64 {
+		most := 0.0
+		for _, k := range kinds {
+			most = max(most, allocations(k.kind()))
+		}
+		return most
+	})
+	add("admit where nobody waits in the queue: allocations", allocs, 0, func() float64 { return allocations(loops.AdmitQueue()) })
+	for _, k := range kinds {
+		add(k.name+", of by a Rate", times, 2, func() float64 { return ratio(k.kind(), k.rate()) })
+	}
+	add("admit where nobody waits in the queue, of without a queue", times, 2, func() float64 {
+		return ratio(loops.AdmitQueue(), loops.AdmitWait())
+	})
+	add("refuse who would wait too long in the queue, of without a queue", times, math.NaN(), func() float64 {
+		return ratio(loops.RefuseQueue(), loops.RefuseWait())
+	})
+	least("passes of 1000 per second, paced, where 128 wait", percent, math.NaN(), func() float64 { return paced(1000) })
+	least("passes of 10 000 per second, paced, where 128 wait", percent, 99, func() float64 { return paced(10_000) })
+	least("passes of 100 000 per second, paced, where 128 wait", percent, math.NaN(), func() float64 { return paced(100_000) })
 	xtime := peers.Maker{Name: "golang.org/x/time/rate", New: peers.XTime}
 	add("refuse, of x/time/rate's refusal", times, 1, func() float64 {
 		return ratio(loops.RefuseUnkeyed(), loops.RefuseRate(xtime))

@@ -19,7 +19,7 @@ func TestEachLoopAdmitsAllOrNothing(t *testing.T) {
 	}
 	check("clock", Clock())
 	check("map", Map("map", []string{"a", "b", "c"}))
-	for _, l := range Exactflow() {
+	for _, l := range append(Exactflow(), Kinds()...) {
 		check("exactflow", l)
 	}
 	for _, m := range peers.Rates() {

@@ -1,0 +1,110 @@
+package loops
+
+import (
+	"context"
+	"time"
+
+	"github.com/exactflow/exactflow/core"
+)
+
+// The kinds of limit follow, each asked as a Rate is in [RefuseUnkeyed] and
+// [AdmitUnkeyed]: without a key, where what a kind costs shows most.
+
+func RefusePace() Loop {
+	return Unkeyed("refuse one pace", false, spend(New(One("", core.Pace{N: 1, Per: Once.Per}))))
+}
+
+// AdmitPace has a gap of two nanoseconds, which no loop reaches.
+func AdmitPace() Loop {
+	return Unkeyed("admit one pace", true, New(One("", core.Pace{N: Plenty, Per: time.Second})))
+}
+
+func RefuseWarmUp() Loop {
+	return Unkeyed("refuse one warm-up", false, spend(New(One("", cold(Twice)))))
+}
+
+// AdmitWarmUp never gets far on its ramp, which is where it costs most.
+func AdmitWarmUp() Loop {
+	return Unkeyed("admit one warm-up", true, New(One("", cold(Rolling))))
+}
+
+// Twice is [Once] for two units.
+var Twice = core.Rate{N: 2, Per: Once.Per}
+
+// cold begins with half of a rate, and stays there for as long as any run takes.
+func cold(rate core.Rate) core.WarmUp {
+	return core.WarmUp{Rate: rate, From: rate.N / 2, Over: Once.Per}
+}
+
+func RefuseHeld() Loop {
+	l := New(One("", core.InFlight{N: 1}))
+	if _, ok := l.Try(core.Request{On: On}); !ok {
+		panic("loops: the first request was refused")
+	}
+	return Unkeyed("refuse one in flight", false, l)
+}
+func AdmitHeld() Loop {
+	return Unkeyed("admit one in flight", true, New(One("", core.InFlight{N: 1024})))
+}
+
+// The loops for two units are refused where one is left, which takes the lock:
+// what others have been told is about one unit.
+
+func RefuseTwo() Loop       { return two("refuse two units of a rate", Twice) }
+func RefuseTwoPace() Loop   { return two("refuse two units of a pace", core.Pace{N: 2, Per: Twice.Per}) }
+func RefuseTwoWarmUp() Loop { return two("refuse two units of a warm-up", cold(Twice)) }
+
+func two(name string, limit core.Limit) Loop {
+	l := spend(New(One("", limit)))
+	return Loop{name, false, func(n int) (admitted int) {
+		for range n {
+			if p, ok := l.Try(core.Request{On: On, Cost: 2}); ok {
+				admitted++
+				p.Release()
+			}
+		}
+		return admitted
+	}}
+}
+
+// The loops by Wait have no queue, and one in which nobody waits. Who is refused
+// there would have to wait for too long.
+
+func RefuseWait() Loop { return waits("refuse by Wait", false, spend(New(One("", Once)))) }
+func AdmitWait() Loop  { return waits("admit by Wait", true, New(One("", Rolling))) }
+func RefuseQueue() Loop {
+	return waits("refuse by Wait, with a queue", false, spend(New(Queued(Once))))
+}
+func AdmitQueue() Loop { return waits("admit by Wait, with a queue", true, New(Queued(Rolling))) }
+
+// Waiters are as many as a queue here holds.
+const Waiters = 128
+
+// Queued is a rule with a queue.
+func Queued(limit core.Limit) core.Rule {
+	r := One("", limit)
+	r.Queue = core.Queue{Len: Waiters, Wait: time.Minute}
+	return r
+}
+
+func waits(name string, admits bool, l *core.Limiter) Loop {
+	ctx := context.Background()
+	return Loop{name, admits, func(n int) (admitted int) {
+		for range n {
+			if p, err := l.Wait(ctx, core.Request{On: On}); err == nil {
+				admitted++
+				p.Release()
+			}
+		}
+		return admitted
+	}}
+}
+
+// Kinds are all of these.
+func Kinds() []Loop {
+	return []Loop{
+		RefusePace(), AdmitPace(), RefuseWarmUp(), AdmitWarmUp(), RefuseHeld(), AdmitHeld(),
+		RefuseTwo(), RefuseTwoPace(), RefuseTwoWarmUp(),
+		RefuseWait(), AdmitWait(), RefuseQueue(), AdmitQueue(),
+	}
+}
