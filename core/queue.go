@@ -428,9 +428,13 @@ func (g *grant) stay(w *waiter, door *step, now int64) (done bool, late Reason) 
 		door.shard.insert(door.clause, door.entry, now)
 	}
 	w.stand(door, now)
-	w.look = later(w.arrived, int64(door.clause.rule.Queue.Wait))
+	wait := int64(door.clause.rule.Queue.Wait)
+	w.look = later(w.arrived, wait)
 	if door.entry.line.first() == w {
 		w.look = min(w.look, door.at)
+	}
+	if w.level < door.bound.kept.top(w.level) {
+		w.look = min(w.look, later(w.arrived, wait-wait/2)) // it may be first then
 	}
 	return true, ReasonNone
 }

@@ -74,6 +74,33 @@ func (h *hall) refuse(now int64, s *soul, v verdict, at int64, why core.Reason) 
 	s.said = word(now, "refused", f)
 }
 
+// level is among whom the soul waits: it rises when half of its time is over, unless
+// the Reserve keeps less from those above.
+func (h *hall) level(now int64, s *soul, r core.Rule) int {
+	own := int(s.r.Priority)
+	if h.fault == "all are equal" {
+		return 0
+	}
+	if now-s.arrived < int64(r.Queue.Wait-r.Queue.Wait/2) || h.fault == "nobody rises" {
+		return own
+	}
+	kept := map[int]int{-1: r.Reserve.Default + r.Reserve.Critical, 0: r.Reserve.Critical, 1: 0}
+	for own < 1 && kept[own+1] == kept[own] {
+		own++
+	}
+	return own
+}
+
+// ahead is who waits before a newcomer.
+func (h *hall) ahead(now int64, s *soul, line []*soul, r core.Rule) (before []*soul) {
+	for _, o := range line {
+		if h.level(now, o, r) >= h.level(now, s, r) {
+			before = append(before, o)
+		}
+	}
+	return before
+}
+
 // door is what the rule says to the soul; ok is false if there is none.
 func (h *hall) door(now int64, s *soul) (v verdict, key string, ok bool) {
 	enforcing, _ := h.look(now, s.r)
@@ -103,7 +130,7 @@ func (h *hall) arrive(now int64, s *soul, waits bool) {
 		h.admit(now, s)
 		return
 	}
-	line := h.lines[key]
+	line := h.ahead(now, s, h.lines[key], v.rule.Rule)
 	at, behind := v.opens, v.opens <= now && len(line) > 0
 	if behind && h.fault == "newcomers pass" {
 		behind = false
@@ -123,7 +150,7 @@ func (h *hall) arrive(now int64, s *soul, waits bool) {
 		case len(line) >= q.Len && h.fault != "no bound":
 			why = core.ReasonQueueFull
 		default:
-			h.lines[key] = append(line, s)
+			h.lines[key] = append(h.lines[key], s)
 			return
 		}
 	}
@@ -172,10 +199,20 @@ func (h *hall) settle(now int64) {
 }
 
 func (h *hall) settleLine(now int64, key string) {
-	line := h.lines[key]
+	line := slices.Clone(h.lines[key])
 	if len(line) == 0 {
 		return
 	}
+	sort := func() {
+		slices.SortFunc(line, func(a, b *soul) int {
+			var r core.Rule // there is none: nobody is behind anybody
+			if v, _, ok := h.door(now, a); ok {
+				r = v.rule.Rule
+			}
+			return cmp.Or(cmp.Compare(h.level(now, b, r), h.level(now, a, r)), cmp.Compare(a.id, b.id))
+		})
+	}
+	sort()
 	first := line[0]
 	var admitted, refusedBehind bool
 	for i, s := range line {
@@ -221,7 +258,7 @@ func (h *hall) settleLine(now int64, key string) {
 		default:
 			continue
 		}
-		line = slices.Delete(slices.Clone(line), i, i+1)
+		line = slices.Delete(line, i, i+1)
 		i = -1
 	}
 	h.lines[key] = line
@@ -247,7 +284,8 @@ func (h *hall) pass(from, to int64) {
 			for _, s := range line {
 				at = append(at, s.deadline)
 				if v, _, ok := h.door(from, s); ok {
-					at = append(at, s.arrived+int64(v.rule.Queue.Wait))
+					wait := int64(v.rule.Queue.Wait)
+					at = append(at, s.arrived+wait-wait/2, s.arrived+wait)
 				}
 			}
 		}
@@ -343,6 +381,7 @@ func (w *vigil) drawRequest() core.Request {
 	default:
 		r.Cost = []int{-1, 7}[w.pick(2)]
 	}
+	r.Priority = core.Priority([]int{0, 0, 0, 0, 0, -1, -1, 1, 1}[w.pick(9)])
 	return r
 }
 
@@ -601,7 +640,7 @@ func FuzzWhoWaits(f *testing.F) {
 // TestTheModelOfWhoWaitsFindsWhatIsBroken is the negative control: a model with a
 // fault that queues are known for must be found to differ.
 func TestTheModelOfWhoWaitsFindsWhatIsBroken(t *testing.T) {
-	for _, fault := range []string{"newcomers pass", "last in, first out", "nobody is woken", "those ahead are not counted", "no bound"} {
+	for _, fault := range []string{"newcomers pass", "last in, first out", "nobody is woken", "those ahead are not counted", "no bound", "all are equal", "nobody rises"} {
 		t.Run(fault, func(t *testing.T) {
 			found, wrong := 0, ""
 			for seed := range uint64(100) {
@@ -802,7 +841,26 @@ func (w *wing) rest() {
 		}
 	}
 	now, waits := w.now(), 0
-	taken := map[string]bool{} // the doors of those who came before
+	type place struct { // of one who waits, at one of the doors that it needs
+		level, id int
+	}
+	first := map[string]place{} // of each door
+	before := func(a, b place) bool { return a.level > b.level || a.level == b.level && a.id < b.id }
+	at := func(i int, v verdict) (string, place) {
+		return fmt.Sprintf("%s %q", v.rule.Name, v.count.values), place{(&hall{}).level(now, w.souls[i], v.rule.Rule), i}
+	}
+	for i, s := range w.souls {
+		if w.told[i].back {
+			continue
+		}
+		enforcing, _ := w.model.look(now, s.r)
+		for _, v := range enforcing {
+			door, p := at(i, v)
+			if f, ok := first[door]; !ok || before(p, f) {
+				first[door] = p
+			}
+		}
+	}
 	for i, s := range w.souls {
 		if w.told[i].back {
 			continue
@@ -812,13 +870,12 @@ func (w *wing) rest() {
 			w.wrong = fmt.Sprintf("at %d #%d waits still", now, i)
 		}
 		enforcing, _ := w.model.look(now, s.r)
-		open, first := true, true
+		open, turn := true, true
 		for _, v := range enforcing {
-			door := fmt.Sprintf("%s %q", v.rule.Name, v.count.values)
-			open, first = open && v.opens <= now, first && !taken[door]
-			taken[door] = true
+			door, p := at(i, v)
+			open, turn = open && v.opens <= now, turn && first[door] == p
 		}
-		if open && first {
+		if open && turn {
 			w.wrong = fmt.Sprintf("at %d #%d waits, and all its rules have room", now, i)
 		}
 	}
