@@ -60,10 +60,17 @@ func bars() []bar {
 		{"refuse by a WarmUp", loops.RefuseWarmUp, loops.RefuseUnkeyed},
 		{"refuse two units by a WarmUp", loops.RefuseTwoWarmUp, loops.RefuseTwo},
 		{"admit by a WarmUp", loops.AdmitWarmUp, loops.AdmitUnkeyed},
+		{"refuse by a Pace that warms up", loops.RefusePaceWarmUp, loops.RefuseUnkeyed},
+		{"admit by a Pace that warms up", loops.AdmitPaceWarmUp, loops.AdmitUnkeyed},
 		{"refuse by an InFlight", loops.RefuseHeld, loops.RefuseUnkeyed},
 		{"admit by an InFlight (with Release)", loops.AdmitHeld, loops.AdmitUnkeyed},
+		{"refuse by a Reserve", loops.RefuseReserve, loops.RefuseUnkeyed},
+		{"admit by a Reserve", loops.AdmitReserve, loops.AdmitUnkeyed},
+		{"refuse what a Count does not count", loops.RefuseRead, loops.RefuseUnkeyed},
+		{"admit what a Count does not count", loops.AdmitRead, loops.AdmitUnkeyed},
+		{"count what a Count only counts", loops.AdmitWrite, loops.AdmitUnkeyed},
 	}
-	add("a Pace, a WarmUp, an InFlight: allocations", allocs, 0, func() float64 {
+	add("all kinds, Reserve and Count: allocations", allocs, 0, func() float64 {
 		most := 0.0
 		for _, k := range kinds {
 			most = max(most, allocations(k.kind()))

@@ -36,6 +36,18 @@ func cold(rate core.Rate) core.WarmUp {
 	return core.WarmUp{Rate: rate, From: rate.N / 2, Over: Once.Per}
 }
 
+func RefusePaceWarmUp() Loop {
+	return Unkeyed("refuse one pace that warms up", false, spend(New(One("", slow(Twice)))))
+}
+func AdmitPaceWarmUp() Loop {
+	return Unkeyed("admit one pace that warms up", true, New(One("", slow(Sliced))))
+}
+
+// slow is cold, evenly spaced.
+func slow(rate core.Rate) core.Pace {
+	return core.Pace{N: rate.N, Per: rate.Per, From: rate.N / 2, Over: Once.Per}
+}
+
 func RefuseHeld() Loop {
 	l := New(One("", core.InFlight{N: 1}))
 	if _, ok := l.Try(core.Request{On: On}); !ok {
@@ -55,10 +67,59 @@ func RefuseTwoPace() Loop   { return two("refuse two units of a pace", core.Pace
 func RefuseTwoWarmUp() Loop { return two("refuse two units of a warm-up", cold(Twice)) }
 
 func two(name string, limit core.Limit) Loop {
-	l := spend(New(One("", limit)))
-	return Loop{name, false, func(n int) (admitted int) {
+	return asks(name, false, spend(New(One("", limit))), core.Request{On: On, Cost: 2})
+}
+
+// The loops of a Reserve are refused where only the more important have a unit
+// left, and admitted though much is kept from them.
+
+func RefuseReserve() Loop {
+	return asks("refuse one of a reserve", false, spend(New(reserved(Twice))), core.Request{On: On, Priority: core.Sheddable})
+}
+func AdmitReserve() Loop {
+	return asks("admit one of a reserve", true, New(reserved(Rolling)), core.Request{On: On, Priority: core.Sheddable})
+}
+
+func reserved(rate core.Rate) core.Rule {
+	r := One("", rate)
+	r.Reserve.Default = rate.N / 2
+	return r
+}
+
+// The loops of a Count are of two kinds: reads look at what writes are charged.
+
+const writes = "POST /orders"
+
+func RefuseRead() Loop {
+	return Unkeyed("refuse one that is not counted", false, written(New(counted(Once)), 1))
+}
+func AdmitRead() Loop {
+	return Unkeyed("admit one that is not counted", true, written(New(counted(Twice)), 1))
+}
+
+// AdmitWrite drops, each time, the oldest write of 4096.
+func AdmitWrite() Loop {
+	l := written(New(counted(core.Rate{N: 4096, Per: Once.Per})), 5000)
+	return asks("admit one that is only counted", true, l, core.Request{On: writes})
+}
+
+func counted(rate core.Rate) core.Rule {
+	return core.Rule{Name: "reads", On: On, Count: writes, Limit: rate}
+}
+
+// written has so many writes counted.
+func written(l *core.Limiter, n int) *core.Limiter {
+	if err := asks("write", true, l, core.Request{On: writes}).Check(n); err != nil {
+		panic(err)
+	}
+	return l
+}
+
+// asks is Unkeyed for other requests.
+func asks(name string, admits bool, l *core.Limiter, r core.Request) Loop {
+	return Loop{name, admits, func(n int) (admitted int) {
 		for range n {
-			if p, ok := l.Try(core.Request{On: On, Cost: 2}); ok {
+			if p, ok := l.Try(r); ok {
 				admitted++
 				p.Release()
 			}
@@ -104,7 +165,8 @@ func waits(name string, admits bool, l *core.Limiter) Loop {
 func Kinds() []Loop {
 	return []Loop{
 		RefusePace(), AdmitPace(), RefuseWarmUp(), AdmitWarmUp(), RefuseHeld(), AdmitHeld(),
-		RefuseTwo(), RefuseTwoPace(), RefuseTwoWarmUp(),
+		RefuseTwo(), RefuseTwoPace(), RefuseTwoWarmUp(), RefusePaceWarmUp(), AdmitPaceWarmUp(),
+		RefuseReserve(), AdmitReserve(), RefuseRead(), AdmitRead(), AdmitWrite(),
 		RefuseWait(), AdmitWait(), RefuseQueue(), AdmitQueue(),
 	}
 }
