@@ -56,20 +56,22 @@ const (
 // few is how many rules may apply to a request before a decision allocates.
 const few = 4
 
-// decide is Try: it fills in p. It starts over when Replace came in between.
+// decide is Try: it fills in p. It starts over when Replace came in between. If
+// patient, it refuses only who cannot begin to wait: of one who can, p says neither.
 //
 // Here and below, what is decided is filled in where it will stay: to return
 // structs of this size costs more than the locks.
-func (l *Limiter) decide(r *Request, p *Permit) (ok bool) {
+func (l *Limiter) decide(r *Request, p *Permit, patient bool) (ok bool) {
 	for done := false; !done; {
 		b := l.rules()
 		plan := b.plan(l, r.On)
+		patient := patient && plan.queues
 		var seen [few]sight
 		// The hints are for 1 unit, and for those from whom nothing is kept.
-		if (r.Cost == 0 || r.Cost == 1) && (!plan.keeps || r.Priority >= Critical) && l.glance(b, plan.clauses, &seen, r, p) {
+		if (r.Cost == 0 || r.Cost == 1) && (!plan.keeps || r.Priority >= Critical) && l.glance(b, plan.clauses, &seen, r, p, patient) {
 			return false
 		}
-		ok, done = l.commit(b, plan.clauses, &seen, r, p, nil)
+		ok, done = l.commit(b, plan.clauses, &seen, r, p, nil, patient)
 	}
 	return ok
 }
@@ -107,10 +109,10 @@ func (l *Limiter) see(c *planned, r *Request) (b *bound, e *entry, hash uint64, 
 }
 
 // glance refuses without a lock, if the hints for 1 unit are all known, and one
-// of them is closed still when the clock is read after all. What it has seen
-// spares commit another look.
-func (l *Limiter) glance(b *book, clauses []planned, seen *[few]sight, r *Request, p *Permit) (refused bool) {
-	no := verdict{at: open}
+// of them is closed still when the clock is read after all: for the patient, one
+// without a queue. What it has seen spares commit another look.
+func (l *Limiter) glance(b *book, clauses []planned, seen *[few]sight, r *Request, p *Permit, patient bool) (refused bool) {
+	no, final := verdict{at: open}, int64(open)
 	lacks := false
 	for i := range clauses {
 		c := &clauses[i]
@@ -139,13 +141,16 @@ func (l *Limiter) glance(b *book, clauses []planned, seen *[few]sight, r *Reques
 		}
 		if t > open {
 			no = no.hear(bound, t)
+			if !patient || c.rule.Queue.Len == 0 {
+				final = max(final, t)
+			}
 		}
 	}
-	if no.at == open {
+	if final == open {
 		return false
 	}
 	now := l.now()
-	if no.at <= now || l.book.Load() != b {
+	if final <= now || l.book.Load() != b {
 		return false
 	}
 	if lacks {
@@ -167,9 +172,8 @@ func (l *Limiter) lacking(clauses []planned, r *Request, now int64) {
 
 // commit decides under the locks of all steps, and of the door where w stands. It
 // is not done if the book has changed, or if the last place for a key was taken
-// meanwhile. Without w, a request does not wait; with it, one that is neither
-// admitted nor refused stands at a door.
-func (l *Limiter) commit(b *book, clauses []planned, seen *[few]sight, r *Request, p *Permit, w *waiter) (ok, done bool) {
+// meanwhile. With w, a request that is neither admitted nor refused stands at a door.
+func (l *Limiter) commit(b *book, clauses []planned, seen *[few]sight, r *Request, p *Permit, w *waiter, patient bool) (ok, done bool) {
 	n := r.Cost
 	if n == 0 {
 		n = 1
@@ -182,7 +186,7 @@ func (l *Limiter) commit(b *book, clauses []planned, seen *[few]sight, r *Reques
 	g := l.borrow(len(clauses))
 	steps := g.steps[:0]
 	enforced, level := false, r.Priority.level()
-	g.holds, g.rare = false, false
+	g.holds, g.rare, g.waits = false, false, false
 	for i := range clauses {
 		c := &clauses[i]
 		s := &steps[:len(steps)+1][len(steps)]
@@ -225,7 +229,7 @@ func (l *Limiter) commit(b *book, clauses []planned, seen *[few]sight, r *Reques
 		mu := &l.stripes[steps[0].stripe]
 		mu.Lock()
 		if now = l.now(); l.book.Load() == b {
-			ok, done = g.locked(r, now, p, w)
+			ok, done = g.locked(r, now, p, w, patient)
 		}
 		mu.Unlock()
 	} else {
@@ -238,13 +242,13 @@ func (l *Limiter) commit(b *book, clauses []planned, seen *[few]sight, r *Reques
 			l.stripes[i].Lock()
 		}
 		if now = l.now(); l.book.Load() == b { // the one reading
-			ok, done = g.locked(r, now, p, w)
+			ok, done = g.locked(r, now, p, w, patient)
 		}
 		for _, i := range locks {
 			l.stripes[i].Unlock()
 		}
 	}
-	if done && g.rare && (w == nil || w.door == nil) {
+	if done && g.rare && !g.waits {
 		note(steps, ok, now)
 	}
 	if !ok {
@@ -292,7 +296,7 @@ func include(locks []uint32, stripe uint32) []uint32 {
 
 // locked is the decision itself. Needs all locks, and that the book is still the
 // same.
-func (g *grant) locked(r *Request, now int64, p *Permit, w *waiter) (ok, done bool) {
+func (g *grant) locked(r *Request, now int64, p *Permit, w *waiter, patient bool) (ok, done bool) {
 	l, n, steps := g.limiter, g.n, g.steps
 	no := verdict{at: open}
 	seats := false
@@ -341,9 +345,9 @@ func (g *grant) locked(r *Request, now int64, p *Permit, w *waiter) (ok, done bo
 			}
 		}
 		done = true
-		if w != nil {
+		if patient {
 			var late Reason
-			if done, late = g.stay(w, door, now); late != ReasonNone {
+			if done, late = g.stay(r, w, door, now); late != ReasonNone {
 				why = late
 			}
 		}
@@ -351,7 +355,7 @@ func (g *grant) locked(r *Request, now int64, p *Permit, w *waiter) (ok, done bo
 			s := &steps[i]
 			s.tell(s.left(now, 0))
 		}
-		if w == nil || w.door == nil && done {
+		if done && !g.waits {
 			no.refuse(l, why, left, now, p)
 		}
 		return false, done

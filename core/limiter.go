@@ -68,7 +68,7 @@ func (l *Limiter) rules() *book {
 // request is done; of a refused one the [Permit.Refusal] tells why.
 func (l *Limiter) Try(r Request) (Permit, bool) {
 	var p Permit
-	ok := l.decide(&r, &p)
+	ok := l.decide(&r, &p, false)
 	return p, ok
 }
 
@@ -81,10 +81,11 @@ func (l *Limiter) Wait(ctx context.Context, r Request) (Permit, error) {
 	err := ctx.Err()
 	switch {
 	case err != nil:
-	case l.rules().plan(l, r.On).queues:
-		err = l.wait(ctx, &r, &p)
-	case !l.decide(&r, &p):
+	case l.decide(&r, &p, true):
+	case p.grant != nil:
 		err = ErrRefused
+	default:
+		err = l.wait(ctx, &r, &p)
 	}
 	return p, err
 }

@@ -212,6 +212,7 @@ type grant struct {
 	holds   bool          // some of them must be given back
 	why     Reason        // of those that stand for refusals: see Limiter.refusals
 	rare    bool          // there may be something to note
+	waits   bool          // neither admitted nor refused: it waits, or can
 	steps   []step        // as of the decision
 	room    [few]step
 }

@@ -200,11 +200,19 @@ func (q *line) move(w *waiter, level int) {
 // waits reports that somebody stands at the entry. Needs the lock.
 func (e *entry) waits() bool { return e.line != nil && e.line.first() != nil }
 
+// line is who waits at the step's door, as they rank by now. Needs the lock.
+func (s *step) line(now int64) *line {
+	q := s.entry.line
+	if q != nil {
+		q.rise(now, s.bound)
+	}
+	return q
+}
+
 // closed reports that somebody at the step's door ranks before w or, without one or
 // if that has not begun to wait, before the request r. Needs the lock.
 func (s *step) closed(r *Request, w *waiter, now int64) bool {
-	q := s.entry.line
-	q.rise(now, s.bound)
+	q := s.line(now)
 	if w == nil || w.ticket == 0 {
 		n, _ := q.ahead(r.Priority.level())
 		return n > 0
@@ -259,7 +267,7 @@ func (w *waiter) stand(s *step, now int64) {
 // leave takes the waiter out of its line, if it stands in one, and wakes who is
 // first then. Needs the lock of its stripe.
 func (w *waiter) leave() {
-	if w.door == nil {
+	if w == nil || w.door == nil {
 		return
 	}
 	e, q := w.door, w.door.line
@@ -347,7 +355,7 @@ func (l *Limiter) decideWaiting(r *Request, p *Permit, w *waiter) (ok bool) {
 	for done := false; !done; {
 		b := l.rules()
 		var seen [few]sight
-		ok, done = l.commit(b, b.plan(l, r.On).clauses, &seen, r, p, w)
+		ok, done = l.commit(b, b.plan(l, r.On).clauses, &seen, r, p, w, true)
 	}
 	return ok
 }
@@ -384,11 +392,16 @@ func (g *grant) shut(w *waiter, now int64) *step {
 
 // stay lets a refused request stand at the door that refuses it, if all that
 // refuse let it wait; else it stands nowhere, and late is the reason if that is due
-// to the queue. It is not done if the last place for the door's key was taken
-// meanwhile. Needs the locks.
-func (g *grant) stay(w *waiter, door *step, now int64) (done bool, late Reason) {
-	if w.ticket == 0 {
-		w.arrived, w.n = now, g.n
+// to the queue. Without w it only says whether one could stand. It is not done if the
+// last place for the door's key was taken meanwhile. Needs the locks.
+func (g *grant) stay(r *Request, w *waiter, door *step, now int64) (done bool, late Reason) {
+	begins, level := w == nil || w.ticket == 0, r.Priority.level()
+	arrived, until := now, int64(latest)
+	if w != nil {
+		if begins {
+			w.arrived, w.n = now, g.n
+		}
+		arrived, until = w.arrived, w.until
 	}
 	if g.shut(w, now) == nil {
 		for i := range g.steps { // all, before one looks at the time: the order of rules decides nothing
@@ -398,15 +411,20 @@ func (g *grant) stay(w *waiter, door *step, now int64) (done bool, late Reason) 
 			}
 		}
 	}
+	if begins {
+		if n, _ := door.line(now).ahead(level); n >= door.clause.rule.Queue.Len {
+			return true, ReasonQueueFull
+		}
+	}
 	for i := range g.steps {
 		s := &g.steps[i]
-		if !s.refuses(now) || w.ticket != 0 && s != door {
+		if !s.refuses(now) || !begins && s != door {
 			continue
 		}
-		end := min(w.until, later(w.arrived, int64(s.clause.rule.Queue.Wait)))
+		end := min(until, later(arrived, int64(s.clause.rule.Queue.Wait)))
 		soonest := now
-		if w.ticket == 0 {
-			soonest = s.soonest(w, now)
+		if begins {
+			soonest = s.soonest(level, g.n, now)
 		} else if now >= end {
 			soonest = latest
 		}
@@ -415,9 +433,10 @@ func (g *grant) stay(w *waiter, door *step, now int64) (done bool, late Reason) 
 			return true, ReasonQueueTimeout
 		}
 	}
-	if w.ticket == 0 {
-		if n, _ := door.entry.line.ahead(w.own); n >= door.clause.rule.Queue.Len {
-			return true, ReasonQueueFull
+	if begins {
+		g.waits = true
+		if w == nil {
+			return true, ReasonNone
 		}
 		w.ticket = g.limiter.tickets.Add(1)
 	}
@@ -427,6 +446,7 @@ func (g *grant) stay(w *waiter, door *step, now int64) (done bool, late Reason) 
 		}
 		door.shard.insert(door.clause, door.entry, now)
 	}
+	g.waits = true
 	w.stand(door, now)
 	wait := int64(door.clause.rule.Queue.Wait)
 	w.look = later(w.arrived, wait)
@@ -439,18 +459,14 @@ func (g *grant) stay(w *waiter, door *step, now int64) (done bool, late Reason) 
 	return true, ReasonNone
 }
 
-// soonest is an instant before which w, a newcomer, cannot pass the step: those who
-// rank before it pass first, and take units if they do not only look.
-func (s *step) soonest(w *waiter, now int64) int64 {
-	q := s.entry.line
-	if q != nil {
-		q.rise(now, s.bound)
-	}
-	_, units := q.ahead(w.own)
+// soonest is an instant before which a newcomer cannot pass the step: those who rank
+// before it pass first, and take units if they do not only look.
+func (s *step) soonest(level, n int, now int64) int64 {
+	_, units := s.line(now).ahead(level)
 	if s.role == watches {
 		units = 0
 	}
-	t := s.entry.meter.soonest(now, int(min(units, math.MaxInt)), w.n, s.kept)
+	t := s.entry.meter.soonest(now, int(min(units, math.MaxInt)), n, s.kept)
 	if s.at < unknown {
 		t = max(t, s.at)
 	}

@@ -145,10 +145,10 @@ func (h *hall) arrive(now int64, s *soul, waits bool) {
 	why := plain(at, behind)
 	if q := v.rule.Queue; waits && q.Len > 0 && at != never {
 		switch {
-		case h.soonest(now, v, line, cmp.Or(s.r.Cost, 1)) > min(s.deadline, s.arrived+int64(q.Wait)):
-			why = core.ReasonQueueTimeout
 		case len(line) >= q.Len && h.fault != "no bound":
 			why = core.ReasonQueueFull
+		case h.soonest(now, v, line, cmp.Or(s.r.Cost, 1)) > min(s.deadline, s.arrived+int64(q.Wait)):
+			why = core.ReasonQueueTimeout
 		default:
 			h.lines[key] = append(h.lines[key], s)
 			return
