@@ -61,6 +61,7 @@ func bars() []bar {
 		{"refuse two units by a WarmUp", loops.RefuseTwoWarmUp, loops.RefuseTwo},
 		{"admit by a WarmUp", loops.AdmitWarmUp, loops.AdmitUnkeyed},
 		{"refuse by a Pace that warms up", loops.RefusePaceWarmUp, loops.RefuseUnkeyed},
+		{"refuse two units by a Pace that warms up", loops.RefuseTwoPaceWarmUp, loops.RefuseTwo},
 		{"admit by a Pace that warms up", loops.AdmitPaceWarmUp, loops.AdmitUnkeyed},
 		{"refuse by an InFlight", loops.RefuseHeld, loops.RefuseUnkeyed},
 		{"admit by an InFlight (with Release)", loops.AdmitHeld, loops.AdmitUnkeyed},

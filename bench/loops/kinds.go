@@ -65,6 +65,9 @@ func AdmitHeld() Loop {
 func RefuseTwo() Loop       { return two("refuse two units of a rate", Twice) }
 func RefuseTwoPace() Loop   { return two("refuse two units of a pace", core.Pace{N: 2, Per: Twice.Per}) }
 func RefuseTwoWarmUp() Loop { return two("refuse two units of a warm-up", cold(Twice)) }
+func RefuseTwoPaceWarmUp() Loop {
+	return two("refuse two units of a pace that warms up", slow(Twice))
+}
 
 func two(name string, limit core.Limit) Loop {
 	return asks(name, false, spend(New(One("", limit))), core.Request{On: On, Cost: 2})
@@ -164,8 +167,8 @@ func waits(name string, admits bool, l *core.Limiter) Loop {
 // Kinds are all of these.
 func Kinds() []Loop {
 	return []Loop{
-		RefusePace(), AdmitPace(), RefuseWarmUp(), AdmitWarmUp(), RefuseHeld(), AdmitHeld(),
-		RefuseTwo(), RefuseTwoPace(), RefuseTwoWarmUp(), RefusePaceWarmUp(), AdmitPaceWarmUp(),
+		RefusePace(), AdmitPace(), RefuseWarmUp(), AdmitWarmUp(), RefusePaceWarmUp(), AdmitPaceWarmUp(), RefuseHeld(), AdmitHeld(),
+		RefuseTwo(), RefuseTwoPace(), RefuseTwoWarmUp(), RefuseTwoPaceWarmUp(),
 		RefuseReserve(), AdmitReserve(), RefuseRead(), AdmitRead(), AdmitWrite(),
 		RefuseWait(), AdmitWait(), RefuseQueue(), AdmitQueue(),
 	}
