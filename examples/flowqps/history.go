@@ -10,7 +10,7 @@ import (
 type call struct{ begin, end int64 }
 
 // A history is calls that can be asked how many of their decisions lie in a
-// stretch of time: for certain ([history.mostWithin]), or at most
+// stretch of time: for certain ([history.within]), or at most
 // ([history.touching]).
 type history struct {
 	calls        []call
@@ -28,26 +28,45 @@ func newHistory(calls []call) history {
 	return h
 }
 
+// shorter is the calls that took less than w. No other lies in a stretch of that
+// length for certain.
+func (h history) shorter(w int64) history {
+	long := func(c call) bool { return c.end-c.begin >= w }
+	if !slices.ContainsFunc(h.calls, long) {
+		return h
+	}
+	return newHistory(slices.DeleteFunc(slices.Clone(h.calls), long))
+}
+
+// within is how many calls began and ended in (t-w, t], all being shorter than w:
+// those that had ended by t, less those that had begun by t-w. The latter are all
+// among the former.
+func (h history) within(t, w int64) int { return upTo(h.ends, t) - upTo(h.begins, t-w) }
+
 // mostWithin is the most calls that all began and ended within less than w: so
 // many decisions lie in one window of that length for certain.
-//
-// A call as long as w lies in no such window, and is left out. Of the others,
-// each that began before b also ended before b+w. So those that lie wholly in
-// [b, b+w) are the ones that ended before b+w, less the ones that began before b:
-// two pointers, one over each order.
 func (h history) mostWithin(w int64) int {
-	short := h
-	if slices.ContainsFunc(h.calls, func(c call) bool { return c.end-c.begin >= w }) {
-		short = newHistory(slices.DeleteFunc(slices.Clone(h.calls), func(c call) bool { return c.end-c.begin >= w }))
-	}
-	most, ended := 0, 0
-	for began, b := range short.begins {
-		for ended < len(short.ends) && short.ends[ended]-b < w {
-			ended++
+	n, _ := h.overmost(w, func(int64) int { return 0 })
+	return n
+}
+
+// overmost is the most by which the calls in (t-w, t] are more than allowed at t,
+// for certain, and that t. It is below 0 if there are always fewer.
+//
+// There are most when one has just ended. The two counts of within grow with t, so
+// two pointers find them.
+func (h history) overmost(w int64, allowed func(t int64) int) (over int, at int64) {
+	h = h.shorter(w)
+	began := 0
+	for i, t := range h.ends {
+		for began < len(h.begins) && h.begins[began] <= t-w {
+			began++
 		}
-		most = max(most, ended-began)
+		if n := i + 1 - began - allowed(t); i == 0 || n > over {
+			over, at = n, t
+		}
 	}
-	return most
+	return over, at
 }
 
 // touching is how many calls may have been decided in (from, to]: all but those

@@ -30,7 +30,7 @@ func asking(from, to int64) []call {
 }
 
 func TestOneMoreInAWindowIsBroken(t *testing.T) {
-	v := judge(evidence{limit: 3, admitted: volleys(2, 0, 998*ms)})
+	v := judge(evidence{terms: terms{kind: "rate", n: 3}, admitted: volleys(2, 0, 998*ms)})
 	if v.most != 4 || len(v.broken) != 1 || !strings.Contains(v.broken[0], "4 admitted calls") {
 		t.Errorf("four calls within 999 ms under a limit of 3: %+v", v)
 	}
@@ -39,7 +39,7 @@ func TestOneMoreInAWindowIsBroken(t *testing.T) {
 // The second volley may have been decided a whole second after the first: the
 // decisions may lie at the begin of the one and at the end of the other.
 func TestOneMoreThatTouchesIsKept(t *testing.T) {
-	v := judge(evidence{limit: 3, admitted: volleys(2, 0, 999*ms)})
+	v := judge(evidence{terms: terms{kind: "rate", n: 3}, admitted: volleys(2, 0, 999*ms)})
 	if v.most != 2 || len(v.broken) != 0 {
 		t.Errorf("four calls within a whole second under a limit of 3: %+v", v)
 	}
@@ -83,14 +83,14 @@ func TestMostWithinAgreesWithTheObviousCount(t *testing.T) {
 
 func TestInFlightIsJudgedByThePeakInside(t *testing.T) {
 	for peak, broken := range map[int]int{4: 0, 5: 1} {
-		if v := judge(evidence{limit: 9, inFlight: 4, peak: peak}); len(v.broken) != broken {
+		if v := judge(evidence{terms: terms{kind: "rate", n: 9}, inFlight: 4, peak: peak}); len(v.broken) != broken {
 			t.Errorf("peak %d under a limit of 4: %v", peak, v.broken)
 		}
 	}
 }
 
 func TestEachFullSecondPassesTheLimit(t *testing.T) {
-	e := evidence{limit: 3, stop: 3 * second, admitted: volleys(3, 0, second, 2*second), refused: asking(0, 3*second)}
+	e := evidence{terms: terms{kind: "rate", n: 3}, stop: 3 * second, admitted: volleys(3, 0, second, 2*second), refused: asking(0, 3*second)}
 	v := judge(e)
 	if len(v.broken) != 0 || !slices.Equal(v.passes, []int{3, 3, 3}) || v.judged != 3 || v.lowest != 3 || v.tolerance != 0 || v.late != 0 {
 		t.Errorf("three each second, under constant demand: %+v", v)
@@ -109,7 +109,7 @@ func TestEachFullSecondPassesTheLimit(t *testing.T) {
 // A limit that gives units back a tenth of a second late passes them all in each
 // of the first seconds; only the refusals show it.
 func TestARefusalWithRoomIsBroken(t *testing.T) {
-	e := evidence{limit: 3, stop: 2 * second, admitted: volleys(3, 0, 1100*ms), refused: asking(0, 2*second)}
+	e := evidence{terms: terms{kind: "rate", n: 3}, stop: 2 * second, admitted: volleys(3, 0, 1100*ms), refused: asking(0, 2*second)}
 	if v := judge(e); len(v.broken) != 1 || !strings.Contains(v.broken[0], "though there was room") {
 		t.Errorf("a unit that came back 100 ms late: %+v", v)
 	}
@@ -128,7 +128,7 @@ func TestARefusalWithRoomIsBroken(t *testing.T) {
 // last refusal still counted what had passed just before it.
 func TestCallersThatComeLateAreTolerated(t *testing.T) {
 	e := evidence{
-		limit: 4, stop: 3 * second,
+		terms: terms{kind: "rate", n: 4}, stop: 3 * second,
 		admitted: slices.Concat(volleys(4, 0), volleys(2, 1990*ms, 2000*ms, 3005*ms)),
 		refused:  slices.Concat(asking(0, 990*ms), asking(2002*ms, 2900*ms)),
 	}
@@ -146,7 +146,7 @@ func TestCallersThatComeLateAreTolerated(t *testing.T) {
 // A server's calls are long, and many are on their way when a full second ends.
 // They make no difference to what had passed before.
 func TestCallsOnTheirWayLeaveNoTolerance(t *testing.T) {
-	e := evidence{limit: 3, stop: 2 * second, admitted: volleys(3, 0, second), refused: asking(0, 2*second)}
+	e := evidence{terms: terms{kind: "rate", n: 3}, stop: 2 * second, admitted: volleys(3, 0, second), refused: asking(0, 2*second)}
 	e.admitted = append(e.admitted, call{1980 * ms, 2001 * ms}, call{1990 * ms, 2001 * ms}, call{1999 * ms, 2001 * ms})
 	if v := judge(e); len(v.broken) != 0 || v.judged != 2 || v.lowest != 3 || v.tolerance != 0 {
 		t.Errorf("three each second, and three on their way at the end: %+v", v)

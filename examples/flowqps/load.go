@@ -19,10 +19,10 @@ const (
 	refusedByInFlight
 )
 
-// An asker makes one call, which began at begin, and returns its answer when the
-// call is over. Where the call is admitted, the asker sees to it that work(begin)
+// An asker makes one call, and returns its answer when the call is over. It sees to
+// it that the request has a witness and, where it is admitted, that the load's work
 // runs between the admission and the release.
-type asker func(begin int64) (answer, error)
+type asker func() (answer, error)
 
 // A load is many callers, and what they have seen. Its instants are nanoseconds
 // since epoch.
@@ -30,6 +30,7 @@ type load struct {
 	epoch   time.Time
 	span    time.Duration
 	hold    time.Duration
+	every   time.Duration // all callers ask at once, each so often; 0: each again at once
 	callers []caller
 
 	first  chan struct{} // closed at the first admission
@@ -38,9 +39,12 @@ type load struct {
 	sample atomic.Int64  // the next refusal at or after it is kept
 
 	inside, peak atomic.Int64
+	waiting      atomic.Int64 // stand in line
+	machine      delays
 
-	mu       sync.Mutex
-	admitted []call // only appended to
+	mu             sync.Mutex
+	admitted, asks []call // only appended to
+	waits          []wait
 }
 
 // A caller is what one goroutine has seen. The padding keeps callers from
@@ -70,9 +74,20 @@ func newLoad(c config) *load {
 
 func (l *load) now() int64 { return int64(time.Since(l.epoch)) }
 
+// isOver reports that the callers stop.
+func (l *load) isOver() bool {
+	select {
+	case <-l.over:
+		return true
+	default:
+		return false
+	}
+}
+
 // work is what an admitted call does, inside: it tells the load that a decision
-// lies between begin and now, and takes a random part of the load's hold.
-func (l *load) work(begin int64) {
+// lies between the witness's last look and now, and takes a random part of the
+// load's hold.
+func (l *load) work(w *witness) {
 	end := l.now()
 	inside := l.inside.Add(1)
 	defer l.inside.Add(-1)
@@ -83,10 +98,15 @@ func (l *load) work(begin int64) {
 		}
 	}
 
+	w.passed = true
 	l.mu.Lock()
-	l.admitted = append(l.admitted, call{begin, end})
+	l.admitted = append(l.admitted, call{w.looked, end})
+	l.asks = append(l.asks, call{w.asked, end})
+	if w.stood != 0 {
+		l.unwait(w, end)
+	}
 	if len(l.admitted) == 1 {
-		l.until.CompareAndSwap(math.MaxInt64, begin+int64(l.span))
+		l.until.CompareAndSwap(math.MaxInt64, w.looked+int64(l.span))
 		close(l.first)
 	}
 	l.mu.Unlock()
@@ -104,7 +124,11 @@ func (l *load) work(begin int64) {
 func (l *load) run(outer context.Context, ask asker) error {
 	ctx, fail := context.WithCancelCause(outer)
 	defer fail(nil)
-	var callers sync.WaitGroup
+	var callers, measured sync.WaitGroup
+	measuring, measure := context.WithCancel(ctx)
+	measured.Go(func() { l.machine.measure(measuring, l.now) })
+	defer measured.Wait()
+	defer measure()
 	for i := range l.callers {
 		callers.Go(func() {
 			if err := l.askOn(&l.callers[i], ask); err != nil {
@@ -139,12 +163,21 @@ func (l *load) waitUntilOver(ctx context.Context) {
 // askOn asks as one caller, again and again.
 func (l *load) askOn(c *caller, ask asker) error {
 	every := int64(l.span / samples)
-	for {
+	for due := l.now(); ; due += int64(l.every) {
+		if l.every > 0 {
+			select {
+			case <-time.After(time.Duration(due - l.now())):
+			case <-l.over:
+			}
+		}
 		begin := l.now()
 		if begin >= l.until.Load() {
 			return nil
 		}
-		a, err := ask(begin)
+		a, err := ask()
+		if l.isOver() { // what was cut short, and how, says nothing
+			return nil
+		}
 		if err != nil {
 			return err
 		}
@@ -203,28 +236,30 @@ func (l *load) refused() []call {
 // have stopped.
 func (l *load) evidence(c config) evidence {
 	e := evidence{
-		limit:    c.limit,
+		terms:    c.terms(),
 		inFlight: c.inFlight,
+		queue:    c.queue,
 		stop:     l.until.Load(),
 		admitted: l.passes(),
 		refused:  l.refused(),
 		peak:     int(l.peak.Load()),
+		machine:  l.machine,
 	}
-	e.start = start(e.admitted)
-	if c.limit > 4096 {
-		e.late = (second + 4094) / 4095 // above 4096 a unit may come back one slice late
-	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e.asks, e.waits = l.asks, l.waits
+	e.start = first(e.admitted)
 	return e
 }
 
-// start is when the first of the calls began.
-func start(calls []call) int64 {
+// first is when the first of the calls began.
+func first(calls []call) int64 {
 	if len(calls) == 0 {
 		return 0
 	}
-	first := calls[0].begin
+	t := calls[0].begin
 	for _, c := range calls {
-		first = min(first, c.begin)
+		t = min(t, c.begin)
 	}
-	return first
+	return t
 }

@@ -42,19 +42,27 @@ func judged(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 
+	if c.plot != "" {
+		return plot(ctx, c, stdout, stderr)
+	}
+
 	l := newLoad(c)
-	ask, hangUp, err := connect(c, l.work)
+	ask, hangUp, err := connect(c, l)
 	if err != nil {
 		fmt.Fprintf(stderr, "flowqps: %v\n", err)
 		return 1
 	}
 	defer hangUp()
 
-	fmt.Fprintf(stdout, "%s via %s: limit %d/s%s, %d goroutines, hold 0-%v, for %v\n",
-		c.limiter, c.via, c.limit, orNothing(c.inFlight, ", in flight %d"), c.goroutines, c.hold, c.span)
+	queue := ""
+	if c.queue.Len > 0 {
+		queue = fmt.Sprintf(", up to %d wait up to %v", c.queue.Len, c.queue.Wait)
+	}
+	fmt.Fprintf(stdout, "%s via %s: limit %v%s%s, %d goroutines, hold 0-%v, for %v\n",
+		c.limiter, c.via, c.terms(), orNothing(c.inFlight, ", in flight %d"), queue, c.goroutines, c.hold, c.span)
 	ended := make(chan error)
 	go func() { ended <- l.run(ctx, ask) }()
-	if err := printSeconds(stdout, l, ended); err != nil {
+	if err := printSeconds(stdout, l, c.queue.Len > 0, ended); err != nil {
 		fmt.Fprintf(stderr, "flowqps: a call failed: %v\n", err)
 		return 1
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -35,14 +36,54 @@ func TestTheControlIsCalledBroken(t *testing.T) {
 	}
 }
 
-func TestTheLimitsHoldBehindAServer(t *testing.T) {
-	for _, via := range vias[1:] {
-		t.Run(via, func(t *testing.T) {
-			status, out, _ := flowqps(t.Context(), "-for", "2s", "-inflight", "5", "-via", via)
-			if status != 0 || !strings.Contains(out, "verdict: kept") || !strings.Contains(out, " of 5\n") {
-				t.Errorf("status %d:\n%s", status, out)
+// together runs flowqps with each of the args, all at the same time, and wants it to
+// end with a status and with words in its output.
+func together(t *testing.T, status int, words string, args ...string) {
+	t.Helper()
+	var runs sync.WaitGroup
+	for _, a := range args {
+		runs.Go(func() {
+			got, out, err := flowqps(t.Context(), strings.Fields(a)...)
+			if got != status || !strings.Contains(out, words) {
+				t.Errorf("flowqps %s: status %d, %q\n%s", a, got, err, out)
 			}
 		})
+	}
+	runs.Wait()
+}
+
+func TestTheLimitsHoldBehindAServer(t *testing.T) {
+	var args []string
+	for _, via := range vias[1:] {
+		args = append(args, "-for 2s -inflight 5 -via "+via)
+	}
+	together(t, 0, " of 5\n", args...)
+}
+
+func TestEveryKindHoldsEverywhere(t *testing.T) {
+	var refuse, queue []string
+	for _, via := range vias {
+		for _, kind := range kinds {
+			a := "-for 2s -goroutines 30 -kind " + kind + " -via " + via
+			if kind != "rate" {
+				refuse = append(refuse, a)
+			}
+			queue = append(queue, a+" -queue 40,9s", a+" -queue 5,1s -goroutines 8")
+		}
+	}
+	together(t, 0, "verdict: kept", refuse...)
+	together(t, 0, "judged in order:", queue...)
+	together(t, 0, "verdict: kept", "-for 1s -queue 9,1s -inflight 2", "-for 1s -kind pace -limit 5000 -queue 100,1s", "-for 1s -kind warmup -limit 5000 -from 5000")
+}
+
+// One waits for a place that nobody leaves before the end.
+func TestTheEndOfTheRunEndsTheWaits(t *testing.T) {
+	begun := time.Now()
+	for _, via := range vias {
+		together(t, 0, "verdict: kept", "-for 1s -limit 1 -goroutines 3 -queue 9,1h -via "+via)
+	}
+	if gone := time.Since(begun); gone > 30*time.Minute {
+		t.Errorf("it took %v", gone)
 	}
 }
 
@@ -101,6 +142,19 @@ func TestWrongFlagsAreToldWhatWouldBeRight(t *testing.T) {
 		"-limiter xtime -inflight 3":    "-limiter xtime knows no limit for calls in flight",
 		"-burst 3":                      "flag provided but not defined: -burst",
 		"20":                            `"20" is no flag`,
+		"-kind pacing":                  `-kind is "pacing"; want one of rate, pace, warmup`,
+		"-queue 100":                    `invalid value "100" for flag -queue: want how many may wait, 1 or more, and how long, 1ms or more, such as 100,1s`,
+		"-queue 0,1s":                   `invalid value "0,1s" for flag -queue`,
+		"-queue 5,0s":                   `invalid value "5,0s" for flag -queue`,
+		"-queue 5,1":                    `invalid value "5,1" for flag -queue`,
+		"-from 3":                       "-from and -over are of a warm-up; want them with -kind warmup",
+		"-over 1s -kind pace":           "-from and -over are of a warm-up; want them with -kind warmup",
+		"-kind warmup -from 21":         "-from is 21; want 1 to -limit, 20, or 0 for a tenth of it",
+		"-kind warmup -over -1s":        "-over is -1s; want a time above 0, or 0 for half of -for",
+		"-limiter xtime -queue 5,1s":    "-limiter xtime refuses at once; want it without -queue",
+		"-limiter xtime -kind pace":     "-limiter xtime is no pace; want it with -kind rate",
+		"-plot x.svg -kind pace":        "-plot has its own -kind; want beside it only -limit, -for, -from, -over",
+		"-plot x.svg -for 2m":           "-for is 2m0s; want 1m at most with -plot",
 		"-limit -1 -goroutines -1 -via": "flag needs an argument: -via",
 	} {
 		status, out, err := flowqps(t.Context(), strings.Fields(args)...)
@@ -112,7 +166,7 @@ func TestWrongFlagsAreToldWhatWouldBeRight(t *testing.T) {
 
 func TestHelpNamesEveryFlag(t *testing.T) {
 	status, out, err := flowqps(t.Context(), "-h")
-	for _, name := range []string{"limit", "inflight", "goroutines", "for", "hold", "via", "limiter"} {
+	for _, name := range []string{"limit", "inflight", "goroutines", "for", "hold", "via", "limiter", "kind", "queue", "from", "over", "plot"} {
 		if !strings.Contains(out, "  -"+name+" ") {
 			t.Errorf("-%s is missing in\n%s", name, out)
 		}

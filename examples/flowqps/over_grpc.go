@@ -10,16 +10,15 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/exactflow/exactflow/grpcflow"
 )
 
 const method = "/flowqps.Load/Work"
 
-// grpc is a server with one method, whose request is the instant when its call
-// began. The descriptor is what generated code would have in it.
-func (g guard) grpc(work func(begin int64)) *grpc.Server {
+// grpc is a server with one method, before which each request gets its witness. The
+// descriptor is what generated code would have in it.
+func (g guard) grpc(l *load) *grpc.Server {
 	var guarded grpc.UnaryServerInterceptor
 	if g.flow != nil {
 		guarded = grpcflow.UnaryServerInterceptor(g.flow, grpcflow.Options{})
@@ -32,18 +31,23 @@ func (g guard) grpc(work func(begin int64)) *grpc.Server {
 		}
 	}
 
-	handler := func(_ context.Context, req any) (any, error) {
-		work(req.(*wrapperspb.Int64Value).Value)
+	watched := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		w := l.watch(ctx)
+		defer w.leave()
+		return handler(w, req)
+	}
+	handler := func(ctx context.Context, _ any) (any, error) {
+		l.work(witnessOf(ctx))
 		return new(emptypb.Empty), nil
 	}
-	s := grpc.NewServer(grpc.UnaryInterceptor(guarded))
+	s := grpc.NewServer(grpc.ChainUnaryInterceptor(watched, guarded))
 	s.RegisterService(&grpc.ServiceDesc{
 		ServiceName: "flowqps.Load",
 		HandlerType: (*any)(nil),
 		Methods: []grpc.MethodDesc{{
 			MethodName: "Work",
 			Handler: func(srv any, ctx context.Context, decode func(any) error, in grpc.UnaryServerInterceptor) (any, error) {
-				req := new(wrapperspb.Int64Value)
+				req := new(emptypb.Empty)
 				if err := decode(req); err != nil {
 					return nil, err
 				}
@@ -66,8 +70,8 @@ func overGRPC(ln net.Listener, s *grpc.Server) (asker, func(), error) {
 		defer close(served)
 		s.Serve(ln)
 	}()
-	ask := func(begin int64) (answer, error) {
-		err := conn.Invoke(context.Background(), method, wrapperspb.Int64(begin), new(emptypb.Empty))
+	ask := func() (answer, error) {
+		err := conn.Invoke(context.Background(), method, new(emptypb.Empty), new(emptypb.Empty))
 		if err == nil {
 			return admitted, nil
 		}

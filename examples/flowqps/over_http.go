@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -16,20 +15,8 @@ import (
 	"github.com/exactflow/exactflow/nethttpflow"
 )
 
-// began is the header in which a caller tells when its call began: the decision
-// lies between that and the handler's first line, and both are known here.
-const began = "Began"
-
-func beginOf(r *http.Request) int64 {
-	begin, err := strconv.ParseInt(r.Header.Get(began), 10, 64)
-	if err != nil {
-		panic(fmt.Sprintf("flowqps: the caller's own header is bad: %v", err))
-	}
-	return begin
-}
-
-func (g guard) netHTTP(work func(begin int64)) http.Handler {
-	handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { work(beginOf(r)) })
+func (g guard) netHTTP(l *load) http.Handler {
+	handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { l.work(witnessOf(r.Context())) })
 	if g.flow != nil {
 		return nethttpflow.Middleware(g.flow, nethttpflow.Options{})(handler)
 	}
@@ -42,7 +29,7 @@ func (g guard) netHTTP(work func(begin int64)) http.Handler {
 	})
 }
 
-func (g guard) gin(work func(begin int64)) http.Handler {
+func (g guard) gin(l *load) http.Handler {
 	gin.SetMode(gin.ReleaseMode) // else it writes its routes between our lines
 	e := gin.New()
 	if g.flow != nil {
@@ -54,11 +41,11 @@ func (g guard) gin(work func(begin int64)) http.Handler {
 			}
 		})
 	}
-	e.GET("/", func(c *gin.Context) { work(beginOf(c.Request)) })
+	e.GET("/", func(c *gin.Context) { l.work(witnessOf(c.Request.Context())) })
 	return e
 }
 
-func (g guard) echo(work func(begin int64)) http.Handler {
+func (g guard) echo(l *load) http.Handler {
 	e := echo.New()
 	if g.flow != nil {
 		e.Use(echoflow.Middleware(g.flow, echoflow.Options{}))
@@ -73,15 +60,22 @@ func (g guard) echo(work func(begin int64)) http.Handler {
 		})
 	}
 	e.GET("/", func(c echo.Context) error {
-		work(beginOf(c.Request()))
+		l.work(witnessOf(c.Request().Context()))
 		return c.NoContent(http.StatusOK)
 	})
 	return e
 }
 
-// overHTTP serves h, and asks it over as many connections as there are callers.
-func overHTTP(ln net.Listener, h http.Handler, callers int) (asker, func()) {
-	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
+// overHTTP serves h, before which each request gets its witness, and asks it over as
+// many connections as there are callers.
+func overHTTP(ln net.Listener, h http.Handler, l *load) (asker, func()) {
+	callers := len(l.callers)
+	watched := http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w := l.watch(r.Context())
+		defer w.leave()
+		h.ServeHTTP(rw, r.WithContext(w))
+	})
+	server := &http.Server{Handler: watched, ReadHeaderTimeout: 10 * time.Second}
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -91,13 +85,8 @@ func overHTTP(ln net.Listener, h http.Handler, callers int) (asker, func()) {
 	client := http.Client{Transport: transport}
 	url := "http://" + ln.Addr().String() + "/"
 
-	ask := func(begin int64) (answer, error) {
-		r, err := http.NewRequest(http.MethodGet, url, nil)
-		if err != nil {
-			return 0, err
-		}
-		r.Header.Set(began, strconv.FormatInt(begin, 10))
-		resp, err := client.Do(r)
+	ask := func() (answer, error) {
+		resp, err := client.Get(url)
 		if err != nil {
 			return 0, err
 		}

@@ -1,9 +1,10 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net"
-	"time"
 
 	"golang.org/x/time/rate"
 
@@ -25,23 +26,23 @@ func newGuard(c config) (guard, error) {
 	if c.limiter == "xtime" {
 		return guard{xtime: rate.NewLimiter(rate.Limit(c.limit), c.limit)}, nil
 	}
-	rules := []core.Rule{{Name: "qps", Limit: core.Rate{N: c.limit, Per: time.Second}}}
+	rules := []core.Rule{{Name: "qps", Limit: c.terms().limit(), Queue: c.queue}}
 	if c.inFlight > 0 {
-		rules = append(rules, core.Rule{Name: "inflight", Limit: core.InFlight{N: c.inFlight}})
+		rules = append(rules, core.Rule{Name: "inflight", Limit: core.InFlight{N: c.inFlight}, Queue: c.queue})
 	}
 	flow, err := core.New(rules...)
 	return guard{flow: flow}, err
 }
 
-// connect sets the guard up where the config says, before work, and returns the
-// way to ask it, and the way to end it when all calls are over.
-func connect(c config, work func(begin int64)) (ask asker, hangUp func(), err error) {
+// connect sets the guard up where the config says, before the load's work, and
+// returns the way to ask it, and the way to end it when all calls are over.
+func connect(c config, l *load) (ask asker, hangUp func(), err error) {
 	g, err := newGuard(c)
 	if err != nil {
 		return nil, nil, err
 	}
 	if c.via == "core" {
-		return g.asker(work), func() {}, nil
+		return g.asker(c, l), func() {}, nil
 	}
 
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -50,13 +51,13 @@ func connect(c config, work func(begin int64)) (ask asker, hangUp func(), err er
 	}
 	switch c.via {
 	case "nethttp":
-		ask, hangUp = overHTTP(ln, g.netHTTP(work), c.goroutines)
+		ask, hangUp = overHTTP(ln, g.netHTTP(l), l)
 	case "gin":
-		ask, hangUp = overHTTP(ln, g.gin(work), c.goroutines)
+		ask, hangUp = overHTTP(ln, g.gin(l), l)
 	case "echo":
-		ask, hangUp = overHTTP(ln, g.echo(work), c.goroutines)
+		ask, hangUp = overHTTP(ln, g.echo(l), l)
 	case "grpc":
-		ask, hangUp, err = overGRPC(ln, g.grpc(work))
+		ask, hangUp, err = overGRPC(ln, g.grpc(l))
 	default:
 		panic(fmt.Sprintf("flowqps: no via %q", c.via))
 	}
@@ -64,23 +65,41 @@ func connect(c config, work func(begin int64)) (ask asker, hangUp func(), err er
 }
 
 // asker asks the limiter itself, without any server.
-func (g guard) asker(work func(begin int64)) asker {
-	if g.xtime != nil {
-		return func(begin int64) (answer, error) {
+func (g guard) asker(c config, l *load) asker {
+	request := core.Request{On: "flowqps"}
+	switch {
+	case g.xtime != nil:
+		return func() (answer, error) {
+			begin := l.now()
 			if !g.xtime.Allow() {
 				return refusedByRate, nil
 			}
-			work(begin)
+			l.work(&witness{load: l, asked: begin, looked: begin})
+			return admitted, nil
+		}
+	case c.queue.Len > 0:
+		return func() (answer, error) {
+			w := l.watch(context.Background())
+			defer w.leave()
+			p, err := g.flow.Wait(w, request)
+			if errors.Is(err, core.ErrRefused) {
+				return named(p.Refusal().Reason == core.ReasonInFlight), nil
+			} else if err != nil {
+				return 0, err
+			}
+			defer p.Release()
+			l.work(w)
 			return admitted, nil
 		}
 	}
-	return func(begin int64) (answer, error) {
-		p, ok := g.flow.Try(core.Request{On: "flowqps"})
+	return func() (answer, error) {
+		begin := l.now()
+		p, ok := g.flow.Try(request)
 		if !ok {
 			return named(p.Refusal().Reason == core.ReasonInFlight), nil
 		}
 		defer p.Release()
-		work(begin)
+		l.work(&witness{load: l, asked: begin, looked: begin})
 		return admitted, nil
 	}
 }
