@@ -72,8 +72,7 @@ type planned struct {
 	solo   *entry  // of a rule without By
 	shards []shard // one a stripe, of a rule with a By
 	by     string  // a single By
-	role   role
-	shadow bool
+	how
 }
 
 // A role is what a clause does with a request.
@@ -85,8 +84,8 @@ const (
 	counts              // only counts
 )
 
-// role is that for a resource; ok is false if the clause does not apply.
-func (c *clause) role(on string) (does role, ok bool) {
+// applies is the clause's role for a resource; ok is false if it has none.
+func (c *clause) applies(on string) (does role, ok bool) {
 	switch {
 	case c.count == nil:
 		return limits, c.on.matches(on)
@@ -98,7 +97,7 @@ func (c *clause) role(on string) (does role, ok bool) {
 
 // planned needs the number of stripes.
 func (c *clause) planned(stripes int) planned {
-	return planned{c, c.bound, c.ledger.solo, c.ledger.open(stripes), c.single(), limits, c.rule.Shadow}
+	return planned{c, c.bound, c.ledger.solo, c.ledger.open(stripes), c.single(), how{shadow: c.rule.Shadow}}
 }
 
 // probes is how many places of the memo a resource may stand in.
@@ -129,7 +128,7 @@ func (b *book) make(stripes int, on string) *plan {
 	p := &plan{on: strings.Clone(on)}
 	apply := slices.Clone(b.exact[on])
 	for _, i := range b.broad {
-		if _, ok := b.clauses[i].role(on); ok {
+		if _, ok := b.clauses[i].applies(on); ok {
 			apply = append(apply, i)
 		}
 	}
@@ -138,10 +137,11 @@ func (b *book) make(stripes int, on string) *plan {
 		for _, i := range apply {
 			if c := b.clauses[i]; c.rule.Shadow == shadow {
 				at := c.planned(stripes)
-				at.role, _ = c.role(on)
+				at.role, _ = c.applies(on)
+				at.mute = shadow || at.role == counts
 				p.clauses = append(p.clauses, at)
-				p.queues = p.queues || c.rule.Queue.Len > 0 && !shadow && at.role != counts
-				p.keeps = p.keeps || c.rule.Reserve != (Reserve{}) && at.role != counts
+				p.queues = p.queues || c.rule.Queue.Len > 0 && !at.mute
+				p.keeps = p.keeps || c.rule.Reserve != (Reserve{}) && !at.mute
 			}
 		}
 	}

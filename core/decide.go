@@ -33,13 +33,20 @@ type step struct {
 	clause *clause
 	shard  *shard
 	stripe uint32
-	way    way
+	how
+	kept int   // how much of N is not for the request
+	at   int64 // from when it is open
+}
+
+// A how is how a step is counted. It is copied as a whole from the plan, where all
+// but the first three are zero.
+type how struct {
 	role   role
-	seat   bool // the key is about to become live
 	shadow bool
-	behind bool  // it would fit, but others wait
-	kept   int   // how much of N is not for the request
-	at     int64 // from when it is open
+	mute   bool // it refuses nobody
+	way    way
+	seat   bool // the key is about to become live
+	behind bool // it would fit, but others wait
 }
 
 // A way is how a step is counted.
@@ -68,10 +75,10 @@ func (l *Limiter) decide(r *Request, p *Permit, patient bool) (ok bool) {
 		patient := patient && plan.queues
 		var seen [few]sight
 		// The hints are for 1 unit, and for those from whom nothing is kept.
-		if (r.Cost == 0 || r.Cost == 1) && (!plan.keeps || r.Priority >= Critical) && l.glance(b, plan.clauses, &seen, r, p, patient) {
+		if (r.Cost == 0 || r.Cost == 1) && (!plan.keeps || r.Priority >= Critical) && l.glance(b, plan, &seen, r, p, patient) {
 			return false
 		}
-		ok, done = l.commit(b, plan.clauses, &seen, r, p, nil, patient)
+		ok, done = l.commit(b, plan, &seen, r, p, nil, patient)
 	}
 	return ok
 }
@@ -111,9 +118,9 @@ func (l *Limiter) see(c *planned, r *Request) (b *bound, e *entry, hash uint64, 
 // glance refuses without a lock, if the hints for 1 unit are all known, and one
 // of them is closed still when the clock is read after all: for the patient, one
 // without a queue. What it has seen spares commit another look.
-func (l *Limiter) glance(b *book, clauses []planned, seen *[few]sight, r *Request, p *Permit, patient bool) (refused bool) {
-	no, final := verdict{at: open}, int64(open)
-	lacks := false
+func (l *Limiter) glance(b *book, plan *plan, seen *[few]sight, r *Request, p *Permit, patient bool) (refused bool) {
+	no := verdict{at: open}
+	lacks, clauses := false, plan.clauses
 	for i := range clauses {
 		c := &clauses[i]
 		bound, e, hash, empty := c.bound, c.solo, uint64(0), false
@@ -124,7 +131,7 @@ func (l *Limiter) glance(b *book, clauses []planned, seen *[few]sight, r *Reques
 			s := &seen[i]
 			s.bound, s.entry, s.hash, s.empty = bound, e, hash, empty
 		}
-		if c.shadow || bound.free || c.role == counts {
+		if c.mute || bound.free {
 			continue
 		}
 		lacks = lacks || empty
@@ -141,13 +148,14 @@ func (l *Limiter) glance(b *book, clauses []planned, seen *[few]sight, r *Reques
 		}
 		if t > open {
 			no = no.hear(bound, t)
-			if !patient || c.rule.Queue.Len == 0 {
-				final = max(final, t)
-			}
 		}
 	}
-	if final == open {
+	if no.at == open {
 		return false
+	}
+	final := no.at
+	if patient {
+		final = l.final(plan, r)
 	}
 	now := l.now()
 	if final <= now || l.book.Load() != b {
@@ -158,6 +166,26 @@ func (l *Limiter) glance(b *book, clauses []planned, seen *[few]sight, r *Reques
 	}
 	no.refuse(l, no.why(), 0, now, p)
 	return true
+}
+
+// final is the latest hint of the rules without a queue.
+func (l *Limiter) final(plan *plan, r *Request) int64 {
+	final := int64(open)
+	for i := range plan.clauses {
+		c := &plan.clauses[i]
+		if c.mute || c.clause.rule.Queue.Len > 0 {
+			continue
+		}
+		switch bound, e, _, _ := l.see(c, r); {
+		case bound.n == 0:
+			return never
+		case e != nil && !bound.free:
+			if t, sure := e.told(bound); sure {
+				final = max(final, t)
+			}
+		}
+	}
+	return final
 }
 
 // lacking counts the rules whose key a refused request lacks.
@@ -173,11 +201,12 @@ func (l *Limiter) lacking(clauses []planned, r *Request, now int64) {
 // commit decides under the locks of all steps, and of the door where w stands. It
 // is not done if the book has changed, or if the last place for a key was taken
 // meanwhile. With w, a request that is neither admitted nor refused stands at a door.
-func (l *Limiter) commit(b *book, clauses []planned, seen *[few]sight, r *Request, p *Permit, w *waiter, patient bool) (ok, done bool) {
+func (l *Limiter) commit(b *book, plan *plan, seen *[few]sight, r *Request, p *Permit, w *waiter, patient bool) (ok, done bool) {
 	n := r.Cost
 	if n == 0 {
 		n = 1
 	}
+	clauses := plan.clauses
 	if len(clauses) == 0 && n > 0 {
 		l.depart(w)
 		*p = Permit{}
@@ -199,7 +228,7 @@ func (l *Limiter) commit(b *book, clauses []planned, seen *[few]sight, r *Reques
 			continue
 		}
 		steps = steps[:len(steps)+1]
-		s.clause, s.shadow, s.role, s.kept = c.clause, c.shadow, c.role, s.bound.kept[level]
+		s.clause, s.how, s.kept = c.clause, c.how, s.bound.kept[level]
 		if c.solo != nil {
 			s.shard, s.stripe = &c.ledger.only, c.ledger.home
 		} else {
@@ -209,7 +238,7 @@ func (l *Limiter) commit(b *book, clauses []planned, seen *[few]sight, r *Reques
 				l.sweep(c.clause) // a newcomer may get the place of an idle key
 			}
 		}
-		enforced = enforced || !c.shadow && c.role != counts
+		enforced = enforced || !c.mute
 		g.holds = g.holds || s.bound.holds && c.role != watches
 		g.rare = g.rare || s.empty || s.shadow || s.entry == nil || s.bound.holds && c.solo == nil
 	}
@@ -305,7 +334,9 @@ func (g *grant) locked(r *Request, now int64, p *Permit, w *waiter, patient bool
 		t := now
 		if s.role == counts {
 			s.at = now
-			s.reach(r, now)
+			if s.unsettled() {
+				s.settle(r, now)
+			}
 		} else {
 			t = s.opens(r, now, n)
 			if s.at = t; t <= now && s.entry != nil && s.entry.line != nil && !s.shadow && s.closed(r, w, now) {
@@ -394,7 +425,9 @@ func (g *grant) locked(r *Request, now int64, p *Permit, w *waiter, patient bool
 // than an empty count has: who does so gets an entry, though it is refused.
 func (s *step) opens(r *Request, now int64, n int) int64 {
 	b := s.bound
-	s.reach(r, now)
+	if s.unsettled() {
+		s.settle(r, now)
+	}
 	switch {
 	case n < 0 || n > b.n-s.kept:
 		return never
@@ -408,18 +441,15 @@ func (s *step) opens(r *Request, now int64, n int) int64 {
 	return s.entry.meter.opens(now, n, s.kept)
 }
 
-// reach finds out, under the lock, how the step is counted.
-func (s *step) reach(r *Request, now int64) {
-	s.way, s.seat, s.behind = own, false, false
-	if b := s.bound; s.entry == nil || b.holds || s.entry.bound.Load() != b {
-		s.settle(r, now)
-	}
+// unsettled reports that it is not plain how the step is counted.
+func (s *step) unsettled() bool {
+	return s.entry == nil || s.bound.holds || s.entry.bound.Load() != s.bound
 }
 
 // begin makes the entry of a newcomer before the decision. If the last place for a
 // key was taken meanwhile, that does not last beyond it.
 func (s *step) begin(r *Request, now int64) {
-	if s.way == fresh && s.seat && !reserve([]step{{clause: s.clause, seat: true}}) {
+	if s.way == fresh && s.seat && !reserve([]step{{clause: s.clause, how: how{seat: true}}}) {
 		if s.entry == nil {
 			s.entry = newEntry(s.bound, s.key(r), s.hash)
 		}
@@ -470,15 +500,17 @@ func (s *step) left(now int64, kept int) (left int, more int64) {
 
 // tell publishes the hint: what is left.
 func (s *step) tell(left int, more int64) {
-	switch {
-	case s.entry == nil:
-	case s.entry.line != nil && s.entry.waits():
-		s.entry.tell(unsaid)
-	case left > 0:
-		s.entry.tell(open)
-	default:
-		s.entry.tell(more)
+	e := s.entry
+	if e == nil {
+		return
 	}
+	if left > 0 {
+		more = open
+	}
+	if e.line != nil && e.waits() {
+		more = unsaid
+	}
+	e.tell(more)
 }
 
 // crowded reports that MaxKeys leaves no room for a further key.

@@ -355,7 +355,7 @@ func (l *Limiter) decideWaiting(r *Request, p *Permit, w *waiter) (ok bool) {
 	for done := false; !done; {
 		b := l.rules()
 		var seen [few]sight
-		ok, done = l.commit(b, b.plan(l, r.On).clauses, &seen, r, p, w, true)
+		ok, done = l.commit(b, b.plan(l, r.On), &seen, r, p, w, true)
 	}
 	return ok
 }
@@ -441,7 +441,7 @@ func (g *grant) stay(r *Request, w *waiter, door *step, now int64) (done bool, l
 		w.ticket = g.limiter.tickets.Add(1)
 	}
 	if door.way == fresh {
-		if door.seat && !reserve([]step{{clause: door.clause, seat: true}}) {
+		if door.seat && !reserve([]step{{clause: door.clause, how: how{seat: true}}}) {
 			return false, ReasonNone
 		}
 		door.shard.insert(door.clause, door.entry, now)
