@@ -149,13 +149,19 @@ func verb(admits bool) string {
 	return "refuse"
 }
 
-// allocations are those of one call, from a thousand.
+// allocations are those of one call, from a thousand: the fewest of three times.
+// Where the machine gives the processor to others, a window runs empty meanwhile,
+// its ring shrinks, and grows again at the next calls.
 func allocations(l loops.Loop) float64 {
-	return testing.AllocsPerRun(20, func() {
-		if err := l.Check(1000); err != nil {
-			panic(err)
-		}
-	}) / 1000
+	fewest := math.Inf(1)
+	for range 3 {
+		fewest = min(fewest, testing.AllocsPerRun(20, func() {
+			if err := l.Check(1000); err != nil {
+				panic(err)
+			}
+		})/1000)
+	}
+	return fewest
 }
 
 // keys are n different ones of 16 bytes.
