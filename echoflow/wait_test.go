@@ -67,7 +67,7 @@ func TestWhatAQueueRefusesIsToldInFull(t *testing.T) {
 // A client that hangs up while it waits leaves the line at once. It takes
 // nothing, its handler never runs, and nobody is told of a refusal.
 func TestAWaitingRequestWhoseClientHasGoneLeaves(t *testing.T) {
-	l := limiter(t, core.Rule{Name: "one", Limit: core.InFlight{N: 1}, Queue: core.Queue{Len: 1, Wait: time.Hour}})
+	l := limiter(t, core.Rule{Name: "one", Limit: core.InFlight{N: 1}, Queue: core.Queue{Len: 1, Wait: time.Minute}})
 	e := echo.New()
 	left := make(chan error, 2)
 	told := make(chan http.Header, 2)

@@ -165,7 +165,7 @@ func TestWhoWouldFitButMayNotWaitIsToldThatOthersDo(t *testing.T) {
 func TestAWaitingRequestWhoseClientHasGoneLeaves(t *testing.T) {
 	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		t.Run(proto, func(t *testing.T) {
-			l := limiter(t, core.Rule{Name: "one", Limit: core.InFlight{N: 1}, Queue: core.Queue{Len: 1, Wait: time.Hour}})
+			l := limiter(t, core.Rule{Name: "one", Limit: core.InFlight{N: 1}, Queue: core.Queue{Len: 1, Wait: time.Minute}})
 			var ran atomic.Int32
 			limited := nethttpflow.Middleware(l, nethttpflow.Options{
 				Headers: nethttpflow.HeadersAlways,
