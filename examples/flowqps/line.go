@@ -118,19 +118,22 @@ func (v *verdict) judgeOrder(e evidence) {
 
 // judgeUse judges from below: while somebody stands in line, nearly all passes
 // that the limit has room for. All but a tenth, that is, and but for the grace, and
-// for as long as the machine let nobody wake.
+// for as long as the machine let nobody wake. Where nobody stands for a moment,
+// what could pass then passes a moment later.
 func (v *verdict) judgeUse(e evidence, h history, p promise) {
 	if e.inFlight > 0 {
 		return // who stands in line may wait for that
 	}
+	const moment = second / 10
 	stood := slices.SortedFunc(slices.Values(e.waits), func(a, b wait) int { return cmp.Compare(a.stood, b.stood) })
 	for len(stood) > 0 {
-		from, to := stood[0].stood, stood[0].looked
-		for ; len(stood) > 0 && stood[0].stood <= to; stood = stood[1:] {
+		from, to, none := stood[0].stood, stood[0].looked, int64(0)
+		for ; len(stood) > 0 && stood[0].stood <= to+moment; stood = stood[1:] {
+			none += max(0, stood[0].stood-to)
 			to = max(to, stood[0].looked)
 		}
-		if least := p.least(from, to-from-e.machine.grace()-e.machine.sum); least > 0 {
-			v.line.busy += time.Duration(to - from)
+		if least := p.least(from, to-from-none-e.machine.grace()-e.machine.sum); least > 0 {
+			v.line.busy += time.Duration(to - from - none)
 			v.line.passed += h.touching(from, to)
 			v.line.least += least
 		}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,6 +92,22 @@ func TestAPlaceLeftFreeIsBroken(t *testing.T) {
 	convicts(t, judge(e), "")
 }
 
+// The line is empty twice, for 201 microseconds and for 50.001 milliseconds, which
+// is no time in which anything has to pass.
+func TestALineThatIsEmptyForAMomentIsOneLine(t *testing.T) {
+	e := lined(stands(100*ms, second+ms), stands(second+ms+200_000, 2*second+ms), stands(2*second+51*ms, 3*second+ms))
+	e.n, e.admitted, e.asks = 1, e.admitted[1:], e.asks[1:]
+	v := judge(e)
+	convicts(t, v, "")
+	if v.line.busy != 2850797*time.Microsecond || v.line.passed != 3 || v.line.least != 2 {
+		t.Errorf("%+v", v.line)
+	}
+	e.waits = []wait{stands(100*ms, second+ms), stands(second+102*ms, 2*second+ms)}
+	if v := judge(e); v.line.busy != 0 {
+		t.Errorf("two lines, none of them for more than a second: %+v", v.line)
+	}
+}
+
 // Of two a second as many pass in two seconds as there are places in line, 3 and
 // one more. So it is refused only if the 3 are there.
 func TestARefusalWithAPlaceInLineIsBroken(t *testing.T) {
@@ -138,5 +156,43 @@ func TestTheDelaysOfAnIdleMachineAreNone(t *testing.T) {
 	}
 	if d.grace() != 105*ms {
 		t.Errorf("a grace of %v; want a tenth of a second more than the longest", time.Duration(d.grace()))
+	}
+}
+
+// What a real run has seen keeps what it was promised, and breaks what it was not:
+// so the checks find in a run what they find in a few calls made up.
+func TestARunKeepsWhatItWasPromisedAndNothingElse(t *testing.T) {
+	c, err := parse([]string{"-queue", "50,1s", "-for", "1500ms"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLoad(c)
+	ask, _, err := connect(c, l)
+	if err == nil {
+		err = l.run(t.Context(), ask)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	convicts(t, judge(l.evidence(c)), "")
+
+	for words, promise := range map[string]func(e *evidence){
+		"; the limit is 19":              func(e *evidence) { e.n = 19 },
+		"less than 50.195313ms":          func(e *evidence) { e.kind = "pace" },
+		"; the limit is 2":               func(e *evidence) { e.terms = terms{kind: "warmup", n: 20, from: 2, over: second} },
+		"though there was room":          func(e *evidence) { e.n = 100 },
+		"; the queue has room for 5":     func(e *evidence) { e.queue.Len = 5 },
+		"calls stood in line for longer": func(e *evidence) { e.queue.Wait, e.machine.longest = time.Millisecond, 0 },
+		"calls stood in line, for 1.":    func(e *evidence) { e.n, e.machine = 30, delays{} },
+		"overtook": func(e *evidence) {
+			e.asks = append(slices.Clip(e.asks), call{e.stop, e.stop + 1})
+			e.waits = append(slices.Clip(e.waits), stands(e.start, e.stop+2))
+		},
+	} {
+		e := l.evidence(c)
+		promise(&e)
+		if v := judge(e); !strings.Contains(strings.Join(v.broken, "\n"), words) {
+			t.Errorf("no %q in %q", words, v.broken)
+		}
 	}
 }
