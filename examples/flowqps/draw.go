@@ -69,7 +69,7 @@ func legend(b *bytes.Buffer, c config) {
 		fmt.Fprintf(b, `<text x="%.0f" y="48">%s</text>`+"\n", x+24, text)
 		x += width
 	}
-	entry(`<path class="ask" d="M%.0f 36m9 0v15"/>`, fmt.Sprintf("%d calls ask at once", c.goroutines), 178)
+	entry(`<path class="ask" d="M%.0f 36m9 0v15"/>`, fmt.Sprintf("%d calls ask at once", c.goroutines), 184)
 	entry(`<path class="bar" d="M%.0f 38h18v11h-18z"/>`, fmt.Sprintf("pass, in each %d ms", bucket.Milliseconds()), 186)
 	entry(`<path class="sum" d="M%.0f 44h18"/>`, "passed in the second before", 236)
 	entry(`<path class="max" d="M%.0f 44h18"/>`, "the limit", 0)
@@ -83,7 +83,7 @@ func panel(b *bytes.Buffer, f frame) {
 		left, f.top-9, html.EscapeString(s.title), wide-right, f.top-9, s.summary())
 
 	fmt.Fprintf(b, `<text class="m c" transform="translate(13 %.1f)rotate(-90)">calls</text>`+"\n", f.y(float64(c.limit)/2))
-	for _, n := range []int{0, c.limit / 2, c.limit} {
+	for _, n := range slices.Compact([]int{0, c.limit / 2, c.limit}) {
 		class := "grid"
 		if n == 0 {
 			class = "axis"

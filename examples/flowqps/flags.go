@@ -31,9 +31,9 @@ const usage = `flowqps asks a limiter as hard as it can, and judges whether it k
 Many goroutines ask without a pause. Whoever is admitted stays inside for a
 random time; whoever is refused asks again at once; with -queue, many wait instead.
 Each second, counted from the first admission, one line tells how many asked,
-passed, and were blocked, and with -queue how many stood in line at its end. At the
-end the run is judged, by what is certain only, and the exit status is 0 if all
-promises were kept, 1 if one was broken or the run failed, 2 for wrong flags.
+passed, and were blocked, and with -queue how many began to wait. At the end the
+run is judged, by what is certain only, and the exit status is 0 if all promises
+were kept, 1 if one was broken or the run failed, 2 for wrong flags.
 An interrupt (Ctrl-C) ends the run early and judges what there is; before the
 first full second that is nothing, and the exit status 1.
 
@@ -109,6 +109,7 @@ func parse(args []string, stdout io.Writer) (config, error) {
 		for name := range given {
 			want(slices.Contains(plotFlags, name), "-plot has its own -%s; want beside it only -%s", name, strings.Join(plotFlags[1:], ", -"))
 		}
+		want(c.limit <= 1000, "-limit is %d; want 1000 at most with -plot", c.limit)
 		want(c.span <= time.Minute, "-for is %v; want 1m at most with -plot", c.span)
 	}
 	want(c.kind == "rate" || c.limiter != "xtime", "-limiter xtime is no %s; want it with -kind rate", c.kind)

@@ -89,10 +89,10 @@ func (v *verdict) judgePatience(e evidence) {
 }
 
 // judgeOrder wants first in, first out. A call is overtaken for certain by one
-// that asked when it already stood in line, and was admitted when it still did.
+// that asked when it already stood in line, and was admitted when it still did,
+// whether it passed later or not.
 func (v *verdict) judgeOrder(e evidence) {
 	stood := slices.SortedFunc(slices.Values(e.waits), func(a, b wait) int { return cmp.Compare(a.stood, b.stood) })
-	stood = slices.DeleteFunc(stood, func(w wait) bool { return !w.passed })
 	wrong, first := 0, wait{}
 	next, last := 0, wait{looked: math.MinInt64} // of those who stood when the call asked, who did the longest
 	for _, c := range slices.SortedFunc(slices.Values(e.asks), func(a, b call) int { return cmp.Compare(a.begin, b.begin) }) {
@@ -111,7 +111,7 @@ func (v *verdict) judgeOrder(e evidence) {
 		}
 	}
 	if wrong > 0 {
-		v.breaks("%d calls overtook others; the first that was overtaken stood in line from %v on and passed after %v",
+		v.breaks("%d calls overtook others; the first that was overtaken stood in line from %v to %v",
 			wrong, e.at(first.stood), e.at(first.looked))
 	}
 }

@@ -39,7 +39,7 @@ type load struct {
 	sample atomic.Int64  // the next refusal at or after it is kept
 
 	inside, peak atomic.Int64
-	waiting      atomic.Int64 // stand in line
+	waited       atomic.Int64 // stood in line, some of them still
 	machine      delays
 
 	mu             sync.Mutex

@@ -153,6 +153,7 @@ func TestWrongFlagsAreToldWhatWouldBeRight(t *testing.T) {
 		"-limiter xtime -queue 5,1s":    "-limiter xtime refuses at once; want it without -queue",
 		"-limiter xtime -kind pace":     "-limiter xtime is no pace; want it with -kind rate",
 		"-plot x.svg -kind pace":        "-plot has its own -kind; want beside it only -limit, -for, -from, -over",
+		"-plot x.svg -limit 1001":       "-limit is 1001; want 1000 at most with -plot",
 		"-plot x.svg -for 2m":           "-for is 2m0s; want 1m at most with -plot",
 		"-limit -1 -goroutines -1 -via": "flag needs an argument: -via",
 	} {

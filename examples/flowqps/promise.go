@@ -82,11 +82,19 @@ func (m terms) promise(passes []call) promise {
 	constant := func(n int) func(int64) int { return func(int64) int { return n } }
 	switch m.kind {
 	case "pace":
+		// Its bound for (t-w, t] is ⌊(w+s)/gap⌋+1, which says most where w is all but
+		// the least that lets one more pass.
 		p := promise{above: []ceiling{{second, constant(m.n)}}, reach: m.gap(), room: constant(1)}
-		for w := m.gap(); w < second; w *= 2 {
-			p.above = append(p.above, ceiling{w, constant(int((w+slack)/m.gap()) + 1)})
+		for first, more := slack/m.gap()+1, int64(0); ; more = max(1, 2*more) {
+			n := first + more
+			w := n*m.gap() - slack - 1
+			if w >= second {
+				return p
+			}
+			if w > 0 {
+				p.above = append(p.above, ceiling{w, constant(int(n))})
+			}
 		}
-		return p
 	case "warmup":
 		certain, possible := starts(passes)
 		return promise{

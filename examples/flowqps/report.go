@@ -17,15 +17,15 @@ func printSeconds(w io.Writer, l *load, queues bool, ended <-chan error) error {
 	case err := <-ended:
 		return err
 	}
-	var passed, blocked int
+	var passed, blocked, waited int
 	line := func(t int64) {
-		p, b := l.passedBy(first(l.passes())+t), int(l.blocked())
+		p, b, q := l.passedBy(first(l.passes())+t), int(l.blocked()), int(l.waited.Load())
 		queued := ""
 		if queues {
-			queued = fmt.Sprintf("  wait %6d", l.waiting.Load())
+			queued = fmt.Sprintf("  wait %6d", q-waited)
 		}
 		fmt.Fprintf(w, "%4ds  total %10d  pass %6d  block %10d%s\n", t/second, p-passed+b-blocked, p-passed, b-blocked, queued)
-		passed, blocked = p, b
+		passed, blocked, waited = p, b, q
 	}
 	for t := second; ; t += second {
 		due := time.Duration(first(l.passes()) + t - l.now())
@@ -86,8 +86,11 @@ func printVerdict(w io.Writer, e evidence, v verdict) {
 func (m terms) most() string {
 	switch m.kind {
 	case "pace":
-		return fmt.Sprintf("%d may begin and end within less than a second, and no two, but for %d late ones, within %v",
-			m.n+1, slack/m.gap(), time.Duration(m.gap()))
+		text := fmt.Sprintf("%d may begin and end within less than a second", m.n+1)
+		if above := m.promise(nil).above; len(above) > 1 {
+			text += fmt.Sprintf(", and no %d within less than %v", above[1].most(0)+1, stretch(above[1].w))
+		}
+		return text
 	case "warmup":
 		return fmt.Sprintf("more than the ramp has risen to, and no %d, may begin and end within less than a second", m.n+1)
 	}

@@ -50,8 +50,7 @@ func (w *witness) leave() {
 
 // unwait notes what has been seen of a wait that is over. Needs the lock.
 func (l *load) unwait(w *witness, end int64) {
-	l.waiting.Add(-1)
-	l.waits = append(l.waits, wait{w.asked, w.stood, w.looked, end, w.passed})
+	l.waits = append(l.waits, wait{w.asked, w.stood, max(w.stood, w.looked), end, w.passed})
 }
 
 type witnessed struct{}
@@ -71,7 +70,7 @@ func (w *witness) Deadline() (time.Time, bool) { return time.Time{}, false }
 func (w *witness) Done() <-chan struct{} {
 	if w.stood == 0 {
 		w.stood = w.load.now()
-		w.load.waiting.Add(1)
+		w.load.waited.Add(1)
 	}
 	return w.load.over
 }
