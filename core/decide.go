@@ -383,8 +383,9 @@ func (g *grant) locked(r *Request, now int64, p *Permit, w *waiter, patient bool
 			}
 		}
 		for i := range steps {
-			s := &steps[i]
-			s.tell(s.left(now, 0))
+			if s := &steps[i]; s.entry != nil && s.entry.opens.Load() == unsaid { // else nobody has taken since it was said
+				s.tell(s.left(now, 0))
+			}
 		}
 		if done && !g.waits {
 			no.refuse(l, why, left, now, p)

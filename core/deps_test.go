@@ -49,7 +49,8 @@ var allowed = map[string]map[string]string{
 
 // inTests says what the tests of adapters may import beyond that, and why.
 var inTests = map[string]string{
-	"golang.org/x/net/websocket": "a client that upgrades; the frameworks require the module anyway",
+	"golang.org/x/net/websocket":          "a client that upgrades; the frameworks require the module anyway",
+	"google.golang.org/grpc/test/bufconn": "a network in memory, for servers in a bubble's time",
 }
 
 // forbidden says which packages of the standard library the core does not

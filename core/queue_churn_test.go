@@ -40,7 +40,7 @@ func watch(t *testing.T, l *core.Limiter, f func()) {
 // wait makes one call, holds what it got for a moment, and gives it back.
 func (c *crowd) wait(l *core.Limiter, r *rand.Rand, start time.Time) {
 	q := of("user", fmt.Sprint(r.IntN(20)))
-	q.Cost = 1 + r.IntN(3)
+	q.Cost, q.Priority = 1+r.IntN(3), core.Priority(r.IntN(3)-1)
 	ctx, cancel := context.Background(), func() {}
 	switch r.IntN(4) {
 	case 0:
@@ -106,10 +106,12 @@ func TestNothingSticksInRealTime(t *testing.T) {
 			rules[0].Limit = core.InFlight{N: slots / 2}
 		case 2:
 			rules[0].Queue = core.Queue{}
+			rules[1].Reserve = core.Reserve{Default: rate.N / 10, Critical: rate.N / 10}
 			rules[2].For = map[string]core.Limit{"3": core.Unlimited{}, "4": core.InFlight{N: 3}}
 		case 3:
 			rules[1].Limit = core.Rate{N: rate.N / 2, Per: rate.Per}
 			rules[1].Queue.Wait = time.Millisecond
+			rules[0].Reserve = core.Reserve{Default: 2, Critical: 2}
 		case 4:
 			slices.Reverse(rules)
 			rules = rules[1:] // there are no users

@@ -130,9 +130,13 @@ func (l *Limiter) compile(r Rule, was *clause) *clause {
 	kept := was != nil && was.rule.kind() == r.kind() && was.rule.By == r.By
 	if r.For != nil {
 		c.special = make(map[value]*bound, len(r.For))
+		kind, blocking := r.kind(), r.blocking()
 		for text, limit := range r.For {
 			v := keep(strings.Clone(text))
-			c.special[v] = newBound(c, r.same(limit), true)
+			if k := limit.kind(); k != "" && k != kind {
+				limit = blocking
+			}
+			c.special[v] = newBound(c, limit, true)
 			c.special[v].added = kept && was.special[v] == nil
 		}
 	}

@@ -195,20 +195,16 @@ func (r *Rule) kind() string {
 	return kind
 }
 
-// same is a limit of For as one of the rule's kind: one of another kind blocks. A
-// rate that blocks so remembers as long as any of the rule's.
-func (r *Rule) same(limit Limit) Limit {
-	kind := r.kind()
-	if limit.kind() == "" || limit.kind() == kind {
-		return limit
-	}
+// blocking is the limit of the rule's kind that blocks. A rate that blocks remembers
+// as long as any of the rule's.
+func (r *Rule) blocking() Limit {
 	_, per := r.Limit.size()
 	for _, other := range r.For {
 		_, p := other.size()
 		per = max(per, p)
 	}
 	per = max(per, time.Nanosecond)
-	switch kind {
+	switch r.kind() {
 	case InFlight{}.kind():
 		return InFlight{}
 	case Pace{}.kind():

@@ -1,0 +1,105 @@
+package core_test
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/exactflow/exactflow/core"
+)
+
+// A service knows a hundred thousand clients by name: some are blocked, some free,
+// some have a plan of their own. Their list changes while requests come, and no
+// decision stands still for it. A pause on a busy machine need not be ours: it is
+// measured beside that of a goroutine which has nothing to do, and one that is ours
+// comes again.
+func TestAChangeOfManyValuesStallsNoDecision(t *testing.T) {
+	const attempts, most = 3, 10 * time.Millisecond
+	for attempt := range attempts {
+		pause, control, took := changeMany(t)
+		t.Logf("longest decision %v, longest pause of the control %v, a Replace takes %v", pause, control, took)
+		if t.Failed() || pause-control <= most {
+			return
+		}
+		t.Logf("attempt %d of %d: a decision paused for more than %v beyond the control's", attempt+1, attempts, most)
+	}
+	t.Errorf("decisions paused for more than %v beyond the control's in each of %d runs", most, attempts)
+}
+
+func changeMany(t *testing.T) (pause, control, took time.Duration) {
+	const values, changes = 100_000, 6
+	names := make([]string, values)
+	for i := range names {
+		names[i] = fmt.Sprintf("client %d", i)
+	}
+	// plan is the i-th client's limit in the k-th list.
+	plan := func(i, k int) core.Limit {
+		return []core.Limit{core.Rate{Per: time.Hour}, core.Unlimited{}, core.Rate{N: 2 + k, Per: time.Hour}, core.InFlight{}}[(i+k)%4]
+	}
+	rule := func(k int) core.Rule {
+		r := core.Rule{Name: "client", By: "name", Limit: core.Rate{N: 1, Per: time.Hour}, For: make(map[string]core.Limit, values)}
+		for i, name := range names {
+			r.For[name] = plan(i, k)
+		}
+		return r
+	}
+	lists := make([]core.Rule, changes+1)
+	for k := range lists {
+		lists[k] = rule(k)
+	}
+	l := limiterOf(t, lists[0])
+
+	var pauses, controls atomic.Int64
+	slowest := func(max *atomic.Int64, d time.Duration) {
+		if int64(d) > max.Load() {
+			max.Store(int64(d))
+		}
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			r := of("name", names[i*7919%values])
+			before := time.Now()
+			p, _ := l.Try(r)
+			slowest(&pauses, time.Since(before))
+			p.Release()
+			if i%64 == 0 {
+				before := time.Now()
+				time.Sleep(100 * time.Microsecond)
+				slowest(&controls, time.Since(before)-100*time.Microsecond)
+			}
+		}
+	})
+	for k := 1; k <= changes; k++ {
+		before := time.Now()
+		replace(t, l, lists[k])
+		took = max(took, time.Since(before))
+		for i := k; i < values; i += values / 97 {
+			p, ok := l.Try(of("name", names[i]))
+			switch plan(i, k).(type) {
+			case core.Unlimited:
+				if !ok {
+					t.Errorf("list %d: %s is free; it was refused: %v", k, names[i], p.Refusal())
+				}
+			case core.InFlight:
+				if p.Refusal().Reason != core.ReasonNever {
+					t.Errorf("list %d: %s is blocked; %v", k, names[i], p.Refusal())
+				}
+			}
+		}
+	}
+	close(stop)
+	wg.Wait()
+	if n := statOf(t, l, "client").Overflowed; n > 0 {
+		t.Errorf("%d decisions about keys beyond MaxKeys; those in For come beside", n)
+	}
+	return time.Duration(pauses.Load()), time.Duration(controls.Load()), took
+}
