@@ -3,6 +3,8 @@
 package core_test
 
 import (
+	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -53,5 +55,73 @@ func TestDecisionsAllocateNothing(t *testing.T) {
 				t.Errorf("Wait allocates %v times", n)
 			}
 		})
+	}
+}
+
+// A queue costs nothing who need not wait, and nothing who cannot.
+func TestAQueueAllocatesOnlyForThoseWhoWait(t *testing.T) {
+	queue := core.Queue{Len: 1, Wait: time.Hour}
+	for _, c := range []struct {
+		name string
+		rule core.Rule
+		want bool
+	}{
+		{"admitted", core.Rule{Name: "r", Limit: core.InFlight{N: 1}, Queue: queue}, true},
+		{"the wait cannot end in time", core.Rule{Name: "r", Limit: core.Rate{N: 1, Per: 24 * time.Hour}, Queue: queue}, false},
+	} {
+		l, err := core.New(c.rule)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !c.want {
+			l.Try(core.Request{})
+		}
+		if n := testing.AllocsPerRun(1000, func() {
+			p, err := l.Wait(t.Context(), core.Request{})
+			if (err == nil) != c.want {
+				t.Errorf("%s: %v", c.name, err)
+			}
+			p.Release()
+		}); n != 0 {
+			t.Errorf("%s: Wait allocates %v times", c.name, n)
+		}
+	}
+}
+
+// Ten thousand wait, in goroutines of the test. What the heap has grown by, which is
+// without their stacks, is theirs and the timers'.
+func TestAWaiterTakesLittleMemory(t *testing.T) {
+	const many = 10_000
+	l, err := core.New(core.Rule{Name: "r", Limit: core.InFlight{N: 1}, Queue: core.Queue{Len: many, Wait: time.Hour}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, _ := l.Try(core.Request{})
+	start := make(chan struct{})
+	var began, all sync.WaitGroup
+	for range many {
+		began.Add(1)
+		all.Go(func() {
+			began.Done()
+			<-start
+			p, err := l.Wait(context.Background(), core.Request{})
+			if err != nil {
+				t.Error(err)
+			}
+			p.Release()
+		})
+	}
+	began.Wait()
+	before := heap()
+	close(start)
+	for l.Stats()[0].Waiting < many {
+		time.Sleep(time.Millisecond)
+	}
+	each := (int64(heap()) - int64(before)) / many
+	p.Release()
+	all.Wait()
+	t.Logf("%d bytes each", each)
+	if each > 800 || each < 200 {
+		t.Errorf("a waiter takes %d bytes; want some 650, and 800 at most", each)
 	}
 }

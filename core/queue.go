@@ -17,8 +17,8 @@ import (
 // anew, by all rules as they are then. The more important are first, and of equal
 // [Priority] who came first: newcomers are behind, also where they are small and
 // would fit, and a large request is not passed by. Who needs two rules that open in
-// turn can wait long; Wait bounds that too. Waiting costs no goroutine, one timer,
-// and some 300 bytes.
+// turn can wait long; Wait bounds that too. Waiting costs no goroutine beside the
+// caller's, one timer, and some 700 bytes; who need not wait, or cannot, costs nothing.
 //
 // Nobody is overtaken without end: who has waited for half of Wait stands among the
 // [Critical], by the time at which it came, so that no newcomer passes it any more.
