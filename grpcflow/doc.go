@@ -96,7 +96,7 @@
 //
 // # What it costs
 //
-// An admitted call allocates nothing of ours while its rules have no Queue and its
+// An admitted call allocates nothing of ours while its
 // peer is known: the text of an address is made at its first call, and anew after a
 // garbage collection. With more than four keys, and with [Metadata], which copies,
 // come allocations. A refused call costs some twenty, for its details: a few
