@@ -13,8 +13,10 @@
 //			For: map[string]core.Limit{"192.0.2.9": core.Rate{N: 1000, Per: time.Minute}}},
 //		// All clients together place 20 orders in any second at most.
 //		core.Rule{Name: "orders", On: "POST /orders", Limit: core.Rate{N: 20, Per: time.Second}},
-//		// And 200 requests run at once.
-//		core.Rule{Name: "service", Limit: core.InFlight{N: 200}},
+//		// And 200 requests run at once. 100 more wait for up to a second; 20 of the
+//		// 200 are for those that are critical.
+//		core.Rule{Name: "service", Limit: core.InFlight{N: 200},
+//			Queue: core.Queue{Len: 100, Wait: time.Second}, Reserve: core.Reserve{Critical: 20}},
 //	)
 //	if err != nil {
 //		log.Fatal(err) // all that is wrong with all rules
@@ -40,13 +42,13 @@
 //
 // # What it promises
 //
-//   - Never above. What a [Rate] admits in any stretch (t-Per, t] is at most N, for
-//     every t and under any concurrency, counted at the instants of the decisions;
-//     an [InFlight] never has more than N units out.
+//   - Never above. What a [Rate], a [Pace] or a [WarmUp] admits in any stretch
+//     (t-Per, t] is at most N, for every t and under any concurrency, counted at the
+//     instants of the decisions; an [InFlight] never has more than N units out.
 //   - Never below. A request is refused only if at an instant within the call some
-//     rule had no room for it. Two bounds have their price here: above N = 4096 a
-//     unit may come back one slice of the window late, and beyond MaxKeys keys of a
-//     rate share a count.
+//     rule had no room for it, or others were ahead of it in a [Queue]. Two bounds
+//     have their price here: above N = 4096 a unit may come back one slice of the
+//     window late, and beyond MaxKeys keys of a rate share a count.
 //   - All or nothing. A refusal has spent nothing, in no rule.
 //   - Nothing leaks. What a permit holds comes back exactly once, whichever copy
 //     is released first, also by a panic, [runtime.Goexit] or a cancelled context
@@ -60,21 +62,20 @@
 // # What it costs
 //
 // A decision about a key and a resource that are known takes no memory from the
-// heap, unless more than four rules apply. A refusal of cost 1 takes no lock where
-// its rules have published from when they open. A key of 16 bytes with one
-// admission in its window takes 160 bytes at most, all included, and each further
-// admission 16, in a ring that grows by doubling and ends at 64 KiB. A rule keeps
-// 1<<20 live keys unless MaxKeys says otherwise, and forgets idle ones as new ones
-// come.
+// heap, unless more than four rules apply or it begins to wait. A refusal of cost 1
+// takes no lock where its rules have published from when they open. A key of 16
+// bytes with one admission in its window takes 160 bytes at most, all included, and
+// each further admission 16, in a ring that grows by doubling and ends at 64 KiB. A
+// rule keeps 1<<20 live keys unless MaxKeys says otherwise, and forgets idle ones as
+// new ones come.
 //
-// Nothing runs in the background: there is no goroutine, no timer, and nothing to
-// close. A limiter that is not used any more is garbage.
+// Nothing runs in the background: there is no goroutine, no timer but that of who
+// waits, and nothing to close. A limiter that is not used any more is garbage.
 //
 // # What it is not
 //
 // The counts are those of one process, in memory: several instances have several,
-// and a restart begins afresh. Refused requests do not wait: also Wait decides at
-// once. A permit that nobody releases holds its units for ever; there is no lease
-// that ends. And a request of large cost has no place in line, so that small ones
-// may keep it out.
+// and a restart begins afresh. A permit that nobody releases holds its units for
+// ever; there is no lease that ends. And without a [Queue] a request of large cost
+// has no place in line, so that small ones may keep it out.
 package core

@@ -169,7 +169,7 @@ func checkLimit(limit Limit) error {
 	case Rate, Pace, WarmUp, InFlight, Unlimited:
 		return limit.check()
 	}
-	return fmt.Errorf("it is a %T; want the value of a Rate, InFlight or Unlimited, not a pointer or a type of your own", limit)
+	return fmt.Errorf("it is a %T; want the value of a Rate, Pace, WarmUp, InFlight or Unlimited, not a pointer or a type of your own", limit)
 }
 
 // kind is that of the rule's limits: of Limit or, if that is Unlimited, of those
