@@ -117,7 +117,8 @@ func (l *Limiter) see(c *planned, r *Request) (b *bound, e *entry, hash uint64, 
 
 // glance refuses without a lock, if the hints for 1 unit are all known, and one
 // of them is closed still when the clock is read after all: for the patient, one
-// without a queue. What it has seen spares commit another look.
+// without a queue, or for longer than its queue lets wait. What it has seen spares
+// commit another look.
 func (l *Limiter) glance(b *book, plan *plan, seen *[few]sight, r *Request, p *Permit, patient bool) (refused bool) {
 	no := verdict{at: open}
 	lacks, clauses := false, plan.clauses
@@ -153,39 +154,48 @@ func (l *Limiter) glance(b *book, plan *plan, seen *[few]sight, r *Request, p *P
 	if no.at == open {
 		return false
 	}
-	final := no.at
+	final, late := no.at, int64(open)
 	if patient {
-		final = l.final(plan, r)
+		final, late = l.final(plan, r)
 	}
-	now := l.now()
-	if final <= now || l.book.Load() != b {
+	now, why := l.now(), no.why()
+	if final <= now {
+		why = ReasonQueueTimeout
+	}
+	if max(final, late) <= now || l.book.Load() != b {
 		return false
 	}
 	if lacks {
 		l.lacking(clauses, r, now)
 	}
-	no.refuse(l, no.why(), 0, now, p)
+	no.refuse(l, why, 0, now, p)
 	return true
 }
 
-// final is the latest hint of the rules without a queue.
-func (l *Limiter) final(plan *plan, r *Request) int64 {
-	final := int64(open)
+// final is the instants up to which no wait is of use: the latest hint of the rules
+// that let nobody wait, and the latest before which one with a queue, where nobody
+// stands, opens too late. It looks anew, and so before the clock too.
+func (l *Limiter) final(plan *plan, r *Request) (final, late int64) {
+	final, late = open, open
 	for i := range plan.clauses {
 		c := &plan.clauses[i]
-		if c.mute || c.clause.rule.Queue.Len > 0 {
+		bound, e, _, _ := l.see(c, r)
+		if c.mute || bound.free {
 			continue
 		}
-		switch bound, e, _, _ := l.see(c, r); {
-		case bound.n == 0:
-			return never
-		case e != nil && !bound.free:
-			if t, sure := e.told(bound); sure {
-				final = max(final, t)
-			}
+		t, sure := int64(never), bound.n == 0
+		if !sure && e != nil {
+			t, sure = e.told(bound)
+		}
+		switch q := &c.clause.rule.Queue; {
+		case !sure:
+		case q.Len == 0 || t == never:
+			final = max(final, t)
+		case t < unknown:
+			late = max(late, t-int64(q.Wait))
 		}
 	}
-	return final
+	return final, late
 }
 
 // lacking counts the rules whose key a refused request lacks.

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"math/big"
 	"math/bits"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -36,10 +38,19 @@ type ruling struct {
 // A count is what a rule has counted for one key.
 type count struct {
 	values []string // the key: one value for each part of By
-	units  []unit   // admissions of a rate, oldest first; those that have left may linger
+	units  []unit   // admissions, oldest first; those that have left may linger. Of a pace the last
+	late   int64    // how long after its time in the schedule the last of a pace passed
+	ramp   *ramp    // of what warms up; nil: cold
 	held   int      // units in flight
 	moved  bool     // Replace has merged units, and none were admitted since
+	slept  bool     // Replace has put an end to a ramp, and none were admitted since
 	own    bool     // came into its window when nothing had been in overflow: see crowded
+}
+
+// A ramp is a warm-up on its way.
+type ramp struct {
+	begun int64
+	last  int64 // when a request passed, or Per before one was told to come: the latest
 }
 
 // A unit is an admission: n units that passed, and the instant from which their
@@ -67,7 +78,17 @@ type grant struct {
 type taken struct {
 	rule  *ruling
 	count *count
+	n     int // units
 }
+
+// A role is what a rule does with a request.
+type role uint8
+
+const (
+	limits  role = iota // refuses it, or counts it
+	watches             // only refuses: it is not what Count counts
+	charges             // only counts
+)
 
 // What opens says instead of an instant. Sums of instants stop at latest.
 const (
@@ -86,13 +107,17 @@ func newModel(rules ...core.Rule) *model {
 type verdict struct {
 	taken
 	limit core.Limit
+	role  role
+	kept  int   // how much of N is not for the request
+	begun int64 // when the ramp began, or would
 	opens int64
 }
 
 // look asks every rule that applies to the request what it says.
 func (m *model) look(now int64, r core.Request) (enforcing, shadow []verdict) {
 	for _, rule := range m.rules {
-		if !matches(rule.On, r.On) {
+		role, ok := rule.role(r.On)
+		if !ok {
 			continue
 		}
 		values := rule.values(r)
@@ -100,8 +125,14 @@ func (m *model) look(now int64, r core.Request) (enforcing, shadow []verdict) {
 		if limit == (core.Unlimited{}) {
 			continue
 		}
-		c := rule.count(values)
-		v := verdict{taken{rule, c}, limit, opens(limit, c, now, cmp.Or(r.Cost, 1))}
+		v := verdict{taken: taken{rule, rule.count(values), cmp.Or(r.Cost, 1)}, limit: limit, role: role, kept: rule.kept(limit, r.Priority), begun: now}
+		if !v.count.cold(limit, now) {
+			v.begun = v.count.ramp.begun
+		}
+		v.opens = v.when(now, v.n)
+		if role == charges {
+			v.opens = now
+		}
 		if rule.Shadow {
 			shadow = append(shadow, v)
 		} else {
@@ -111,11 +142,36 @@ func (m *model) look(now int64, r core.Request) (enforcing, shadow []verdict) {
 	return enforcing, shadow
 }
 
+// role: what Count has is counted, whether On has it too or not.
+func (r *ruling) role(on string) (does role, ok bool) {
+	switch {
+	case r.Count == "":
+		return limits, matches(r.On, on)
+	case matches(r.Count, on):
+		return charges, true
+	}
+	return watches, matches(r.On, on)
+}
+
+// kept is how much of N is not for a request of that priority.
+func (r *ruling) kept(l core.Limit, p core.Priority) int {
+	switch n, _ := size(l); {
+	case n == 0 || p >= core.Critical: // of nothing, nothing is kept
+		return 0
+	case p == core.Default:
+		return r.Reserve.Critical
+	}
+	return r.Reserve.Default + r.Reserve.Critical
+}
+
 // try decides: all rules that apply and enforce must have room, else nothing is
 // counted. What a shadow rule says is noted after that, and hinders nobody.
 func (m *model) try(now int64, r core.Request) (answer, *grant) {
 	n := cmp.Or(r.Cost, 1)
 	enforcing, shadow := m.look(now, r)
+	for _, v := range append(slices.Clone(enforcing), shadow...) {
+		v.warm(now)
+	}
 	var refusing []verdict
 	for _, v := range enforcing {
 		if v.opens > now {
@@ -133,7 +189,10 @@ func (m *model) try(now int64, r core.Request) (answer, *grant) {
 	a := answer{ok: true}
 	for _, v := range enforcing {
 		g.take(v, now)
-		q := quota(v, now)
+		if v.role == charges {
+			continue
+		}
+		q := v.quota(now)
 		if len(a.quotas) > 0 {
 			switch tighter(q, a.quotas[0]) {
 			case -1:
@@ -171,7 +230,7 @@ func refuse(now int64, refusing []verdict) answer {
 			f.RetryAfter = max(f.RetryAfter, time.Duration(v.opens-now))
 		}
 	}
-	q := quota(named, now)
+	q := named.quota(now)
 	q.Reset = 0
 	switch named.opens {
 	case never:
@@ -186,39 +245,127 @@ func refuse(now int64, refusing []verdict) answer {
 	return answer{refusal: f, quotas: []core.Quota{q}}
 }
 
-// opens is now when n fit, else the first instant at which they would if nobody
-// else came; or unknown, or never.
-func opens(l core.Limit, c *count, now int64, n int) int64 {
-	size, per := size(l)
-	if n < 0 || n > size {
+// when is now if n fit, else the first instant at which they would if nobody else
+// came, and the ramp went on; or unknown, or never. It tries all instants at which
+// something changes for n.
+func (v verdict) when(now int64, n int) int64 {
+	size, per := size(v.limit)
+	if n < 0 || n > size-v.kept {
 		return never
 	}
-	if _, ok := l.(core.InFlight); ok {
-		if n <= size-c.held {
-			return now
-		}
-		return unknown
-	}
-	room := size - c.within(now, per)
-	if n <= room {
+	if v.fits(now, n) {
 		return now
 	}
-	for _, u := range c.units {
-		if t := leaves(u, per); t > now {
-			if room += u.n; n <= room {
-				return t
+	var at []int64
+	switch v.limit.(type) {
+	case core.InFlight:
+		return unknown
+	case core.Pace:
+		for x := v.level(now); ; x++ { // at each height of the ramp
+			if x >= n+v.kept {
+				at = append(at, max(v.reaches(x), v.count.due(v.limit, x-v.kept, n)))
+			}
+			if x == size {
+				break
+			}
+		}
+	default:
+		at = append(at, now)
+		for _, u := range v.count.units {
+			at = append(at, leaves(u, per))
+		}
+		for _, t := range slices.Clone(at) { // the ramp is high enough for what is there then, and for n
+			if room := size - v.kept - n; v.count.within(t, per) <= room {
+				at = append(at, v.reaches(n+v.kept+v.count.within(t, per)))
 			}
 		}
 	}
-	panic("model: n fits an empty window")
+	slices.Sort(at)
+	for _, t := range at {
+		if t > now && (t >= latest || v.fits(t, n)) {
+			return t
+		}
+	}
+	panic("model: n fits in the end")
+}
+
+// fits reports whether n have room at t: in a limit that is smaller by what is kept.
+func (v verdict) fits(t int64, n int) bool {
+	room := v.level(t) - v.kept
+	switch v.limit.(type) {
+	case core.InFlight:
+		return n <= room-v.count.held
+	case core.Pace:
+		return n <= room && (len(v.count.units) == 0 || v.count.due(v.limit, room, n) <= t)
+	}
+	_, per := size(v.limit)
+	return n <= room-v.count.within(t, per)
+}
+
+// level is L(t) of what warms up, else N.
+func (v verdict) level(t int64) int {
+	n, per := size(v.limit)
+	from, over := rampOf(v.limit)
+	if over == 0 || n == 0 {
+		return n
+	}
+	return ideal(core.WarmUp{Rate: core.Rate{N: n, Per: per}, From: from, Over: over}, t-v.begun)
+}
+
+// reaches is the first instant at which L is x: From + ⌊(N-From)·gone/Over⌋ >= x.
+func (v verdict) reaches(x int) int64 {
+	n, _ := size(v.limit)
+	from, over := rampOf(v.limit)
+	if over == 0 || x <= from {
+		return v.begun
+	}
+	rise := func(x int) *big.Int { return big.NewInt(int64(x - from)) }
+	gone := new(big.Int).Mul(rise(x), big.NewInt(int64(over)))
+	gone.Add(gone, rise(n)).Sub(gone, big.NewInt(1)).Div(gone, rise(n)) // rounded up
+	return after(v.begun, gone.Int64())
+}
+
+// due is from when n may follow the last request of a pace: a gap after that one's
+// time in the schedule, which was when it passed or, if it was late, up to s before.
+func (c *count) due(l core.Limit, room, n int) int64 {
+	_, per := size(l)
+	last := c.units[len(c.units)-1]
+	under := core.Pace{N: room, Per: per}
+	return after(last.at-min(c.late, slackOf(under)), gapOf(under, max(n, last.n)))
+}
+
+// cold: what warms up has not begun to, or nobody has passed for 2·Per, and nobody
+// was told to come in the last Per.
+func (c *count) cold(l core.Limit, now int64) bool {
+	_, per := size(l)
+	return c.ramp == nil || after(after(c.ramp.last, int64(per)), int64(per)) <= now
+}
+
+// warm notes that somebody waits for the ramp: it begins, and goes on for its sake.
+func (v verdict) warm(now int64) {
+	from, over := rampOf(v.limit)
+	if over > 0 && v.role == limits && v.opens > now && v.opens != never && v.n > from-v.kept {
+		_, per := size(v.limit)
+		v.keep(now, v.opens-int64(per))
+	}
+}
+
+// keep makes the ramp go on.
+func (v verdict) keep(now, last int64) {
+	if !v.count.cold(v.limit, now) {
+		last = max(last, v.count.ramp.last)
+	}
+	v.count.ramp = &ramp{v.begun, last}
 }
 
 // leaves is the first instant at which the window (t-per, t] is past the unit.
-func leaves(u unit, per time.Duration) int64 {
-	if u.at > latest-int64(per) {
+func leaves(u unit, per time.Duration) int64 { return after(u.at, int64(per)) }
+
+func after(t, d int64) int64 {
+	if t > latest-d {
 		return latest
 	}
-	return u.at + int64(per)
+	return t + d
 }
 
 // within is how many units are in the window that ends now.
@@ -232,17 +379,53 @@ func (c *count) within(now int64, per time.Duration) (n int) {
 }
 
 func (g *grant) take(v verdict, now int64) {
-	switch v.limit.(type) {
-	case core.Rate:
-		v.count.units = append(v.count.units, unit{now, g.n})
-		v.count.merge(v.limit)
-		v.count.moved = false
+	c := v.count
+	size, _ := size(v.limit)
+	switch v.role {
+	case watches:
+		v.n = 0
+	case charges: // N is all that can be told of, and what is held has to add up
+		v.n = min(v.n, size, math.MaxInt>>8)
+	}
+	if _, over := rampOf(v.limit); over > 0 {
+		v.keep(now, now)
+	}
+	switch l := v.limit.(type) {
+	case core.Rate, core.WarmUp:
+		if v.n > 0 {
+			c.units = append(c.units, unit{now, v.n})
+			c.merge(l)
+			if v.role == charges {
+				c.trim(l, now)
+			}
+		}
+		c.moved = c.moved && v.role == watches
+	case core.Pace:
+		late := slackOf(l)
+		if len(c.units) > 0 {
+			late = min(late, now-c.due(l, v.level(now)-v.kept, v.n))
+		}
+		c.units, c.late, c.slept = []unit{{now, v.n}}, late, false
 	case core.InFlight:
-		v.count.held += g.n
-		v.rule.stat.InFlight += g.n
+		c.held += v.n
+		v.rule.stat.InFlight += v.n
 	}
 	v.rule.stat.Admitted++
 	g.took = append(g.took, v.taken)
+}
+
+// trim keeps the latest N of the units in the window.
+func (c *count) trim(l core.Limit, now int64) {
+	n, per := size(l)
+	excess := c.within(now, per) - n
+	for i, u := range c.units {
+		if leaves(u, per) > now && excess > 0 {
+			less := min(excess, u.n)
+			c.units[i].n -= less
+			excess -= less
+		}
+	}
+	c.units = slices.DeleteFunc(c.units, func(u unit) bool { return u.n == 0 })
 }
 
 // merge is what a rate above 4096 does to keep its memory bounded: admissions in
@@ -277,8 +460,8 @@ func (m *model) release(g *grant, failed bool) {
 			t.rule.stat.Failed++
 		}
 		if kind(t.rule.Rule) == "in flight" {
-			t.count.held -= g.n
-			t.rule.stat.InFlight -= g.n
+			t.count.held -= t.n
+			t.rule.stat.InFlight -= t.n
 		}
 	}
 }
@@ -313,16 +496,35 @@ func (m *model) replace(now int64, rules ...core.Rule) {
 // another way: a key that nobody asked for between two changes may have slept
 // through the first, and then its units were not merged by it, and come back up
 // to a slice earlier. Neither way is before their time.
+//
+// So does a pace that slept while it had no ramp: it may not have become cold.
 func (c *count) change(now int64, from, to core.Limit) (vague bool) {
-	old, was := from.(core.Rate)
-	if _, is := to.(core.Rate); !was || !is {
-		c.units = nil
+	switch {
+	case kindOf(from) == "in flight" || kindOf(from) != kindOf(to): // from or to Unlimited
+		c.units, c.ramp = nil, nil
+		return false
+	case from == to:
 		return false
 	}
-	if from == to {
-		return false
+	_, per := size(from)
+	c.units = slices.DeleteFunc(c.units, func(u unit) bool { return leaves(u, per) <= now })
+	if c.ramp != nil && after(c.ramp.last, int64(per)) <= now {
+		c.ramp = nil
 	}
-	c.units = slices.DeleteFunc(c.units, func(u unit) bool { return leaves(u, old.Per) <= now })
+	if kindOf(to) == "pace" {
+		_, was := rampOf(from)
+		_, is := rampOf(to)
+		switch {
+		case was > 0 && is == 0:
+			c.slept = c.ramp != nil
+		case was == 0 && is > 0:
+			vague, c.slept = c.slept, false
+		}
+		if was == 0 || is == 0 {
+			c.ramp = nil
+		}
+		return vague
+	}
 	vague = c.moved && len(c.units) > 0
 	c.moved = c.merge(to) || vague
 	return vague
@@ -339,19 +541,30 @@ func (m *model) forget(rule string, key ...string) {
 	}
 }
 
-// events are the instants after now at which a unit leaves its window, in order.
+// events are instants after now at which something changes, in order: all at which
+// a unit leaves its window, and some of a pace and of a ramp.
 func (m *model) events(now int64) (at []int64) {
 	for _, r := range m.rules {
 		for _, c := range r.counts {
-			if l, ok := r.limit(c.values).(core.Rate); ok {
+			l := r.limit(c.values)
+			if k := kindOf(l); k == "" || k == "in flight" {
+				continue
+			}
+			n, per := size(l)
+			if k := kindOf(l); k == "pace" && len(c.units) > 0 && n > 0 {
+				at = append(at, c.due(l, n, 1), c.due(l, n, n), c.due(l, (n+1)/2, 1))
+			} else if k != "pace" {
 				for _, u := range c.units {
-					if t := leaves(u, l.Per); t > now {
-						at = append(at, t)
-					}
+					at = append(at, leaves(u, per))
 				}
+			}
+			if _, over := rampOf(l); over > 0 && n > 0 && !c.cold(l, now) {
+				v := verdict{limit: l, begun: c.ramp.begun}
+				at = append(at, v.reaches(min(n, v.level(now)+1)), v.reaches(n), after(after(c.ramp.last, int64(per)), int64(per)))
 			}
 		}
 	}
+	at = slices.DeleteFunc(at, func(t int64) bool { return t <= now })
 	slices.Sort(at)
 	return slices.Compact(at)
 }
@@ -385,17 +598,23 @@ func (r *ruling) limit(values []string) core.Limit {
 			limit = l
 		}
 	}
-	switch k := kindOf(limit); {
-	case k == "" || k == kind(r.Rule):
+	if k := kindOf(limit); k == "" || k == kind(r.Rule) {
 		return limit
-	case k == "rate":
-		return core.InFlight{}
 	}
 	per := time.Duration(1)
 	for _, l := range append(slices.Collect(maps.Values(r.For)), r.Limit) {
-		if l, ok := l.(core.Rate); ok {
-			per = max(per, l.Per)
+		if kindOf(l) != "" {
+			_, p := size(l)
+			per = max(per, p)
 		}
+	}
+	switch kind(r.Rule) {
+	case "in flight":
+		return core.InFlight{}
+	case "pace":
+		return core.Pace{Per: per}
+	case "warm up":
+		return core.WarmUp{Rate: core.Rate{Per: per}}
 	}
 	return core.Rate{Per: per}
 }
@@ -428,6 +647,10 @@ func kindOf(l core.Limit) string {
 	switch l.(type) {
 	case core.Rate:
 		return "rate"
+	case core.Pace:
+		return "pace"
+	case core.WarmUp:
+		return "warm up"
 	case core.InFlight:
 		return "in flight"
 	}
@@ -456,25 +679,45 @@ func size(l core.Limit) (n int, per time.Duration) {
 	switch l := l.(type) {
 	case core.Rate:
 		return l.N, l.Per
+	case core.Pace:
+		return l.N, l.Per
+	case core.WarmUp:
+		return l.Rate.N, l.Rate.Per
 	case core.InFlight:
 		return l.N, 0
 	}
 	panic("model: Unlimited has no size")
 }
 
-// quota is what is left: of a rate with the time until the oldest unit leaves.
-func quota(v verdict, now int64) core.Quota {
-	n, per := size(v.limit)
-	q := core.Quota{Rule: v.rule.Name, Limit: n, Window: per}
-	if _, ok := v.limit.(core.InFlight); ok {
-		q.Remaining = max(0, n-v.count.held)
-		return q
+// rampOf is From and Over; 0 where nothing warms up.
+func rampOf(l core.Limit) (from int, over time.Duration) {
+	switch l := l.(type) {
+	case core.Pace:
+		return l.From, l.Over
+	case core.WarmUp:
+		return l.From, l.Over
 	}
-	q.Remaining = max(0, n-v.count.within(now, per))
-	for _, u := range v.count.units {
-		if t := leaves(u, per); t > now {
+	return 0, 0
+}
+
+// quota is what is left to the request's priority: the largest cost that has room,
+// and the time until a larger one has.
+func (v verdict) quota(now int64) core.Quota {
+	n, per := size(v.limit)
+	most := n - v.kept
+	left := 0
+	switch v.limit.(type) {
+	case core.InFlight:
+		left = most - v.count.held
+	case core.Pace:
+		left = sort.Search(most, func(n int) bool { return !v.fits(now, n+1) })
+	default:
+		left = v.level(now) - v.kept - v.count.within(now, per)
+	}
+	q := core.Quota{Rule: v.rule.Name, Limit: n, Window: per, Remaining: max(0, left)}
+	if q.Remaining < most {
+		if t := v.when(now, q.Remaining+1); t <= latest {
 			q.Reset = time.Duration(t - now)
-			break
 		}
 	}
 	return q
