@@ -336,28 +336,18 @@ func include(locks []uint32, stripe uint32) []uint32 {
 // locked is the decision itself. Needs all locks, and that the book is still the
 // same.
 func (g *grant) locked(r *Request, now int64, p *Permit, w *waiter, patient bool) (ok, done bool) {
-	l, n, steps := g.limiter, g.n, g.steps
+	n, steps := g.n, g.steps
 	no := verdict{at: open}
 	seats := false
 	for i := range steps {
 		s := &steps[i]
-		t := now
-		if s.role == counts {
-			s.at = now
-			if s.unsettled() {
-				s.settle(r, now)
-			}
-		} else {
-			t = s.opens(r, now, n)
-			if s.at = t; t <= now && s.entry != nil && s.entry.line != nil && !s.shadow && s.closed(r, w, now) {
-				t, s.at, s.behind = unknown, unknown, true
-			}
+		t := s.opens(r, now, n)
+		if t <= now && s.entry != nil && s.entry.line != nil && !s.mute && s.closed(r, w, now) {
+			t, s.behind = unknown, true
 		}
+		s.at = t
 		switch {
 		case t <= now:
-			if s.role == watches {
-				s.seat = false
-			}
 			seats = seats || s.seat
 		case s.shadow:
 			s.way, s.seat = pass, false
@@ -365,42 +355,8 @@ func (g *grant) locked(r *Request, now int64, p *Permit, w *waiter, patient bool
 			no = no.hear(s.bound, t)
 		}
 	}
-	if w != nil {
-		if s := g.shut(w, now); s != nil {
-			no = verdict{at: open}.hear(s.bound, s.at)
-		}
-	}
 	if no.at > open {
-		why, left := no.why(), 0
-		var door *step
-		for i := range steps {
-			if s := &steps[i]; s.bound == no.bound {
-				door = s
-				left, _ = s.left(now, s.kept)
-				switch {
-				case s.way == full && no.at == unknown:
-					why = ReasonKeys
-				case s.behind:
-					why = ReasonQueued
-				}
-			}
-		}
-		done = true
-		if patient {
-			var late Reason
-			if done, late = g.stay(r, w, door, now); late != ReasonNone {
-				why = late
-			}
-		}
-		for i := range steps {
-			if s := &steps[i]; s.entry != nil && s.entry.opens.Load() == unsaid { // else nobody has taken since it was said
-				s.tell(s.left(now, 0))
-			}
-		}
-		if done && !g.waits {
-			no.refuse(l, why, left, now, p)
-		}
-		return false, done
+		return false, g.refused(r, now, p, w, patient, no)
 	}
 	if seats && !reserve(steps) {
 		return false, false
@@ -416,7 +372,7 @@ func (g *grant) locked(r *Request, now int64, p *Permit, w *waiter, patient bool
 		if s.kept > 0 {
 			left, more = s.left(now, s.kept)
 		}
-		if !s.shadow && s.role != counts {
+		if !s.mute {
 			q = q.tighten(s.bound, left, more)
 		}
 	}
@@ -430,6 +386,48 @@ func (g *grant) locked(r *Request, now int64, p *Permit, w *waiter, patient bool
 	return true, true
 }
 
+// refused ends a decision that some rule refuses: the request stands at its door, or
+// is told why it does not. It is not done if it is to be decided anew. Needs what
+// locked does.
+func (g *grant) refused(r *Request, now int64, p *Permit, w *waiter, patient bool, no verdict) (done bool) {
+	steps := g.steps
+	if w != nil {
+		if s := g.shut(w, now); s != nil {
+			no = verdict{at: open}.hear(s.bound, s.at)
+		}
+	}
+	why, left := no.why(), 0
+	var door *step
+	for i := range steps {
+		if s := &steps[i]; s.bound == no.bound {
+			door = s
+			left, _ = s.left(now, s.kept)
+			switch {
+			case s.way == full && no.at == unknown:
+				why = ReasonKeys
+			case s.behind:
+				why = ReasonQueued
+			}
+		}
+	}
+	done = true
+	if patient {
+		var late Reason
+		if done, late = g.stay(r, w, door, now); late != ReasonNone {
+			why = late
+		}
+	}
+	for i := range steps {
+		if s := &steps[i]; s.entry != nil && s.entry.opens.Load() == unsaid { // else nobody has taken since it was said
+			s.tell(s.left(now, 0))
+		}
+	}
+	if done && !g.waits {
+		no.refuse(g.limiter, why, left, now, p)
+	}
+	return done
+}
+
 // opens looks, under the lock, how the step is counted, and from when n more
 // could pass. No meter changes, except that the entry comes under the present
 // bound, forgets what has left its window, and notes that somebody waits for more
@@ -440,6 +438,8 @@ func (s *step) opens(r *Request, now int64, n int) int64 {
 		s.settle(r, now)
 	}
 	switch {
+	case s.role == counts:
+		return open
 	case n < 0 || n > b.n-s.kept:
 		return never
 	case s.way == full && s.role != watches:
@@ -498,6 +498,9 @@ func (s *step) settle(r *Request, now int64) {
 		if s.entry = s.shard.overflow; s.entry != nil {
 			s.entry.settle(b)
 		}
+	}
+	if s.role == watches {
+		s.seat = false // who only looks takes no place
 	}
 }
 

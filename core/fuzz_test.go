@@ -76,8 +76,8 @@ func FuzzDecisions(f *testing.F) {
 // race detector, which finds nothing in one goroutine, sees fewer.
 func TestDecisionsAreThoseOfTheModel(t *testing.T) {
 	admitted, refused := 0, 0
-	reasons := map[core.Reason]int{}
-	for seed := range uint64(3000 / slower) {
+	reasons, said := map[core.Reason]int{}, map[string]int{}
+	for seed := range uint64(6000 / slower) {
 		synctest.Test(t, func(t *testing.T) {
 			p := play{source: source{scriptOf(seed)}}
 			p.run(newLimited)
@@ -89,6 +89,9 @@ func TestDecisionsAreThoseOfTheModel(t *testing.T) {
 			for reason, n := range p.reasons {
 				reasons[reason] += n
 			}
+			for what, n := range p.said {
+				said[what] += n
+			}
 		})
 	}
 	// A generator that never gets to some answer would prove nothing about it.
@@ -96,6 +99,23 @@ func TestDecisionsAreThoseOfTheModel(t *testing.T) {
 	for _, n := range []int{admitted, reasons[core.ReasonNever], reasons[core.ReasonInFlight], reasons[core.ReasonRate]} {
 		if n < 10_000/slower {
 			t.Error("some answer is rare")
+		}
+	}
+	for _, what := range slices.Sorted(maps.Keys(said)) {
+		t.Logf("%s: %d", what, said[what])
+	}
+	for _, k := range []string{"rate", "pace", "warm up", "in flight", "pace that warms up", "counted rate", "counted in flight"} {
+		for _, some := range []string{"", " of which some is kept"} {
+			for _, says := range []string{" has room", " has none"} {
+				if n := said[k+some+says]; n < 300/slower {
+					t.Errorf("%d times only the limit is a %s%s, and it%s", n, k, some, says)
+				}
+			}
+		}
+	}
+	for _, what := range []string{"charged beyond N", "told to come to a ramp", "a ramp cold again"} {
+		if n := said[what]; n < 200/slower {
+			t.Errorf("%d times only: %s", n, what)
 		}
 	}
 }
@@ -242,7 +262,8 @@ type play struct {
 
 	admitted, refused int
 	reasons           map[core.Reason]int
-	excused           int // refused only for others' sake
+	said              map[string]int // how often rules of each kind had room, and none
+	excused           int            // refused only for others' sake
 }
 
 type ask struct {
@@ -258,7 +279,7 @@ func (p *play) run(subject func([]core.Rule) world) {
 	if !fixed {
 		p.rules = p.drawRules(nil)
 	}
-	p.reasons = map[core.Reason]int{}
+	p.reasons, p.said = map[core.Reason]int{}, map[string]int{}
 	p.start = time.Now()
 	p.model = newModel(p.rules...)
 	p.world = subject(p.rules)
@@ -310,7 +331,11 @@ func (p *play) now() int64 { return int64(time.Since(p.start)) }
 // ask puts one request to both and compares the answers.
 func (p *play) ask(fixed bool) {
 	if !fixed && p.pick(3) == 0 { // else that of before, which is how a limit is met
-		p.request = core.Request{On: p.drawOn(), Keys: p.drawKeys()}
+		p.request = core.Request{On: p.drawOn(), Keys: p.drawKeys(), Priority: one(&p.source, levels)}
+	} else if k := p.pick(12); !fixed && k < 3 { // the same client on another resource, or for another purpose
+		p.request.On = p.drawOn()
+	} else if !fixed && k < 5 {
+		p.request.Priority = one(&p.source, levels)
 	}
 	r := p.request
 	r.Cost = p.drawCost()
@@ -320,6 +345,7 @@ func (p *play) ask(fixed bool) {
 		p.askCrowded(now, how, r)
 		return
 	}
+	p.hear(now, r)
 	want, given := p.model.ask(now, how, r)
 	got, give := p.world.ask(now, how, r)
 	p.note("#%d %s(%s) = %s", len(p.grants), how, showRequest(r), got)
@@ -340,6 +366,45 @@ func (p *play) ask(fixed bool) {
 	}
 	if !same {
 		p.wrong = fmt.Sprintf("the model says: %s", want)
+	}
+}
+
+// hear notes what each rule says: a generator that never gets there proves nothing.
+func (p *play) hear(now int64, r core.Request) {
+	enforcing, _ := p.model.look(now, r)
+	for _, v := range enforcing {
+		n, per := size(v.limit)
+		if n == 0 || r.Cost < 0 {
+			continue
+		}
+		what := kind(v.rule.Rule)
+		from, over := rampOf(v.limit)
+		if over > 0 && what == "pace" {
+			what += " that warms up"
+		}
+		if over > 0 && v.opens > now && v.opens < never && v.n+v.kept > from {
+			p.said["told to come to a ramp"]++
+		}
+		if over > 0 && v.count.ramp != nil && v.count.cold(v.limit, now) {
+			p.said["a ramp cold again"]++
+		}
+		switch v.role {
+		case charges:
+			if v.count.held+v.n > n || per > 0 && v.count.within(now, per) > n-min(n, v.n) {
+				p.said["charged beyond N"]++
+			}
+			continue
+		case watches:
+			what = "counted " + what
+		}
+		if v.kept > 0 {
+			what += " of which some is kept"
+		}
+		if v.opens <= now {
+			p.said[what+" has room"]++
+		} else if v.opens < never {
+			p.said[what+" has none"]++
+		}
 	}
 }
 
@@ -407,8 +472,8 @@ func (p *play) sleep() {
 		d = time.Duration(p.pick(12))
 	default:
 		per := time.Second
-		if rates := p.rates(); len(rates) > 0 {
-			per = rates[p.pick(len(rates))].Per
+		if pers := p.pers(); len(pers) > 0 {
+			per = one(&p.source, pers)
 		}
 		d = []time.Duration{per, per - 1, per / 2, per/4095 + 1, per / 3}[p.pick(5)]
 	}
@@ -518,6 +583,8 @@ var (
 	bys       = []string{"", "", "ip", "ip", "ip", "tenant", "resource", "tenant,ip", "ip,resource"}
 	values    = []string{"a", "a", "a", "b", "", "a,b", "b,a", long + "1", long + "2"}
 	counts    = []int{0, 1, 1, 2, 2, 2, 2, 3, 3, 3, 4, 4, 5, 5, 7, 10, 10, 20, 4096, 4097, 5000, 1 << 20, math.MaxInt}
+	levels    = []core.Priority{0, 0, 0, 0, 1, 1, 1, -1, -1, -1, 2, -128}
+	overs     = []time.Duration{1, 5, 30, 100, 300, 10_000, time.Second, 3 * time.Second, time.Minute, 24 * time.Hour}
 	pers      = []time.Duration{1, 2, 3, 7, 7, 10, 10, 10, 100, 100, 4096, 10_000, time.Millisecond, time.Second, time.Second,
 		time.Second + 1, time.Minute, time.Hour, 24 * time.Hour, 365 * 24 * time.Hour, math.MaxInt64}
 )
@@ -569,14 +636,17 @@ func (p *play) drawCost() int {
 	return []int{n, n, n, n + 1, max(n-1, 0), n / 2, n / 2, n/2 + 1, n / 3, p.pick(n + 1)}[p.pick(10)]
 }
 
-// rates are those of the present rules.
-func (p *play) rates() (rates []core.Rate) {
+// pers are those of the present rules.
+func (p *play) pers() (pers []time.Duration) {
 	for _, r := range p.rules {
-		if l, ok := r.Limit.(core.Rate); ok {
-			rates = append(rates, l)
+		if r.Limit == (core.Unlimited{}) {
+			continue
+		}
+		if _, per := size(r.Limit); per > 0 {
+			pers = append(pers, per)
 		}
 	}
-	return rates
+	return pers
 }
 
 // drawRules draws rules, or changes some of the old ones.
@@ -585,10 +655,21 @@ func (p *play) drawRules(old []core.Rule) (rules []core.Rule) {
 		switch k := p.pick(10); {
 		case k < 4: // stays
 		case k < 6:
-			was, rate := r.Limit.(core.Rate)
+			was := r.Limit
 			r.Limit = p.drawLimit(kind(r))
-			if l, ok := r.Limit.(core.Rate); ok && rate && p.pick(2) == 0 {
-				r.Limit = core.Rate{N: l.N, Per: was.Per}
+			if was != (core.Unlimited{}) && p.pick(2) == 0 {
+				_, per := size(was)
+				switch l := r.Limit.(type) {
+				case core.Rate:
+					l.Per = per
+					r.Limit = l
+				case core.Pace:
+					l.Per = per
+					r.Limit = l
+				case core.WarmUp:
+					l.Rate.Per = per
+					r.Limit = l
+				}
 			}
 		case k < 7:
 			r.For = p.drawFor(r.By, kind(r))
@@ -601,6 +682,12 @@ func (p *play) drawRules(old []core.Rule) (rules []core.Rule) {
 			r = p.drawRule(r.Name)
 		default:
 			continue
+		}
+		if p.pick(8) == 0 || !countable(r) {
+			r.Count = p.drawCount(r)
+		}
+		if p.pick(8) == 0 || !p.holds(r) {
+			r.Reserve = p.drawReserve(r)
 		}
 		rules = append(rules, r)
 	}
@@ -628,7 +715,10 @@ func (p *play) drawRule(name string) core.Rule {
 	if p.crowded {
 		r.Shadow, r.MaxKeys = false, 1+p.pick(3)
 	}
-	kind := []string{"rate", "rate", "in flight"}[p.pick(3)]
+	kind := []string{"rate", "rate", "in flight", "in flight", "pace", "pace", "warm up"}[p.pick(7)]
+	if p.crowded { // keys that share a ramp find it warm
+		kind = []string{"rate", "rate", "in flight"}[p.pick(3)]
+	}
 	r.Limit = p.drawLimit(kind)
 	if p.pick(3) == 0 {
 		r.For = p.drawFor(r.By, kind)
@@ -636,7 +726,64 @@ func (p *play) drawRule(name string) core.Rule {
 			r.Limit = core.Unlimited{}
 		}
 	}
+	r.Count = p.drawCount(r)
+	r.Reserve = p.drawReserve(r)
 	return r
+}
+
+// drawCount is mostly none. In a crowd not all that is in flight can be counted.
+func (p *play) drawCount(r core.Rule) string {
+	if k := kind(r); p.crowded || k == "pace" || k == "warm up" || p.pick(2) > 0 || !countable(r) {
+		return ""
+	}
+	return one(&p.source, patterns[5:])
+}
+
+// countable is false for what blocks in flight: there a charge takes nothing, and
+// its release is not safe yet.
+func countable(r core.Rule) bool {
+	for _, l := range append(slices.Collect(maps.Values(r.For)), r.Limit) {
+		if kindOf(l) == "" {
+			continue
+		}
+		if n, _ := size(l); n == 0 && kind(r) == "in flight" {
+			return false
+		}
+	}
+	return true
+}
+
+// drawReserve is mostly none; else all, or a part, of the smallest limit.
+func (p *play) drawReserve(r core.Rule) core.Reserve {
+	least := least(r)
+	if k := kind(r); p.pick(5) < 2 || least == 0 || r.Shadow && (k == "pace" || k == "warm up") { // not every refusal starts its ramp
+		return core.Reserve{}
+	}
+	some := []int{0, 0, 1, 1, least / 3, least / 2, least - 1, p.pick(min(least, 256))}
+	critical := min(least, one(&p.source, some))
+	return core.Reserve{Critical: critical, Default: min(least-critical, one(&p.source, some))}
+}
+
+// holds reports that the Reserve is no more than any of the limits.
+func (p *play) holds(r core.Rule) bool {
+	least := least(r)
+	if k := kind(r); r.Shadow && (k == "pace" || k == "warm up") { // not every refusal starts its ramp
+		return r.Reserve == (core.Reserve{})
+	}
+	return least == 0 && r.Reserve == (core.Reserve{}) || r.Reserve.Critical <= least && r.Reserve.Default <= least-r.Reserve.Critical
+}
+
+// least is the smallest N above 0 of the rule.
+func least(r core.Rule) (least int) {
+	for _, l := range append(slices.Collect(maps.Values(r.For)), r.Limit) {
+		if kindOf(l) == "" {
+			continue
+		}
+		if n, _ := size(l); n > 0 && (least == 0 || n < least) {
+			least = n
+		}
+	}
+	return least
 }
 
 func (p *play) drawLimit(kind string) core.Limit {
@@ -645,8 +792,25 @@ func (p *play) drawLimit(kind string) core.Limit {
 		return core.Rate{N: one(&p.source, counts), Per: one(&p.source, pers)}
 	case "in flight":
 		return core.InFlight{N: one(&p.source, counts)}
+	case "pace":
+		l := core.Pace{N: one(&p.source, counts), Per: one(&p.source, pers[:len(pers)-1])}
+		if l.N <= 20 && p.pick(2) == 0 {
+			l.From, l.Over = p.drawRamp(l.N)
+		}
+		return l
+	case "warm up":
+		l := core.WarmUp{Rate: core.Rate{N: one(&p.source, counts), Per: one(&p.source, pers)}}
+		l.From, l.Over = p.drawRamp(l.Rate.N)
+		return l
 	}
 	return core.Unlimited{}
+}
+
+func (p *play) drawRamp(n int) (from int, over time.Duration) {
+	if n == 0 { // blocks, whatever these are
+		return p.pick(3) - 1, one(&p.source, overs) * time.Duration(p.pick(2))
+	}
+	return []int{1, 1, 1 + p.pick(n), n - n/2, n}[p.pick(5)], one(&p.source, overs)
 }
 
 func (p *play) drawFor(by, kind string) map[string]core.Limit {
@@ -673,9 +837,15 @@ func (p *play) drawFor(by, kind string) map[string]core.Limit {
 func show(rules []core.Rule) string {
 	var b strings.Builder
 	for _, r := range rules {
-		fmt.Fprintf(&b, "\n\t  {%s on %q by %q: %T%v", r.Name, r.On, r.By, r.Limit, r.Limit)
+		fmt.Fprintf(&b, "\n\t  {%s on %q by %q: %T %v", r.Name, r.On, r.By, r.Limit, r.Limit)
 		for _, v := range slices.Sorted(maps.Keys(r.For)) {
-			fmt.Fprintf(&b, ", for %q %T%v", v, r.For[v], r.For[v])
+			fmt.Fprintf(&b, ", for %q %T %v", v, r.For[v], r.For[v])
+		}
+		if r.Count != "" {
+			fmt.Fprintf(&b, ", counts %q", r.Count)
+		}
+		if r.Reserve != (core.Reserve{}) {
+			fmt.Fprintf(&b, ", keeps %v", r.Reserve)
 		}
 		if r.MaxKeys > 0 {
 			fmt.Fprintf(&b, ", %d keys", r.MaxKeys)
@@ -690,6 +860,9 @@ func show(rules []core.Rule) string {
 
 func showRequest(r core.Request) string {
 	s := fmt.Sprintf("on %q cost %d", r.On, r.Cost)
+	if r.Priority != 0 {
+		s += fmt.Sprintf(" priority %d", int8(r.Priority))
+	}
 	for _, k := range r.Keys {
 		s += fmt.Sprintf(" %s %s", k.By, showStrings([]string{k.Value}))
 	}
@@ -724,6 +897,10 @@ func TestTheModelFindsWhatIsBroken(t *testing.T) {
 		"slots freed by each release": func(r []core.Rule) world { return twice{newAltered(same, r)} },
 		"fresh counts at each reload": func(r []core.Rule) world { return refilled{newAltered(same, r)} },
 		"refused calls are counted":   func(r []core.Rule) world { return spent{newAltered(same, r)} },
+		"what is cold gets N":         func(r []core.Rule) world { return newAltered(hot, r) },
+		"a pace lets bursts pass":     func(r []core.Rule) world { return newAltered(burst, r) },
+		"nothing is kept":             func(r []core.Rule) world { return unkept{newAltered(same, r)} },
+		"what is counted is refused":  func(r []core.Rule) world { return uncounted{newAltered(same, r)} },
 	} {
 		t.Run(name, func(t *testing.T) { found(t, play{decisionsOnly: true}, broken) })
 	}
@@ -803,6 +980,23 @@ func more(l core.Limit) core.Limit {
 	return l
 }
 
+func hot(l core.Limit) core.Limit {
+	switch l := l.(type) {
+	case core.WarmUp:
+		return l.Rate
+	case core.Pace:
+		return core.Pace{N: l.N, Per: l.Per}
+	}
+	return l
+}
+
+func burst(l core.Limit) core.Limit {
+	if l, ok := l.(core.Pace); ok {
+		return core.Rate{N: l.N, Per: l.Per}
+	}
+	return l
+}
+
 func shorter(l core.Limit) core.Limit {
 	if l, ok := l.(core.Rate); ok {
 		return core.Rate{N: l.N, Per: max(l.Per-1, 1)}
@@ -847,6 +1041,26 @@ type refilled struct{ *altered }
 func (w refilled) replace(now int64, rules []core.Rule) error {
 	w.model.rules = nil
 	return w.altered.replace(now, rules)
+}
+
+// unkept gives to all what is kept for some.
+type unkept struct{ *altered }
+
+func (w unkept) ask(now int64, how string, r core.Request) (answer, func(failed bool)) {
+	r.Priority = core.Critical
+	return w.altered.ask(now, how, r)
+}
+
+// uncounted limits what a rule only counts, and counts nothing else.
+type uncounted struct{ *altered }
+
+func (w uncounted) ask(now int64, how string, r core.Request) (answer, func(failed bool)) {
+	for _, rule := range w.rules {
+		if rule.Count != "" {
+			rule.Rule.On, rule.Rule.Count = rule.Count, ""
+		}
+	}
+	return w.altered.ask(now, how, r)
 }
 
 // spent counts refused requests too.

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/big"
 	"math/bits"
+	"reflect"
 	"slices"
 	"sort"
 	"strings"
@@ -296,7 +297,7 @@ func (v verdict) fits(t int64, n int) bool {
 	case core.InFlight:
 		return n <= room-v.count.held
 	case core.Pace:
-		return n <= room && (len(v.count.units) == 0 || v.count.due(v.limit, room, n) <= t)
+		return n <= room && v.count.due(v.limit, room, n) <= t
 	}
 	_, per := size(v.limit)
 	return n <= room-v.count.within(t, per)
@@ -328,10 +329,16 @@ func (v verdict) reaches(x int) int64 {
 // due is from when n may follow the last request of a pace: a gap after that one's
 // time in the schedule, which was when it passed or, if it was late, up to s before.
 func (c *count) due(l core.Limit, room, n int) int64 {
+	if len(c.units) == 0 {
+		return 0
+	}
 	_, per := size(l)
 	last := c.units[len(c.units)-1]
 	under := core.Pace{N: room, Per: per}
-	return after(last.at-min(c.late, slackOf(under)), gapOf(under, max(n, last.n)))
+	if n = max(n, last.n); n > room/2 {
+		n = room // all of Per+s
+	}
+	return after(last.at-min(c.late, slackOf(under)), gapOf(under, n))
 }
 
 // cold: what warms up has not begun to, or nobody has passed for 2·Per, and nobody
@@ -484,6 +491,9 @@ func (m *model) replace(now int64, rules ...core.Rule) {
 				next.Rule = rule
 				maps.DeleteFunc(next.always, func(v string, _ bool) bool { return rule.For[v] == nil })
 				for _, c := range next.counts {
+					if reflect.DeepEqual(before.Rule, rule) {
+						break
+					}
 					m.vague = c.change(now, before.limit(c.values), next.limit(c.values)) || m.vague
 				}
 			}
@@ -499,26 +509,27 @@ func (m *model) replace(now int64, rules ...core.Rule) {
 //
 // So does a pace that slept while it had no ramp: it may not have become cold.
 func (c *count) change(now int64, from, to core.Limit) (vague bool) {
-	switch {
-	case kindOf(from) == "in flight" || kindOf(from) != kindOf(to): // from or to Unlimited
+	if k := kindOf(from); k == "" || k == "in flight" || k != kindOf(to) { // from or to Unlimited
+		vague = c.ramp != nil // yet it may be warm when it comes back
 		c.units, c.ramp = nil, nil
-		return false
-	case from == to:
-		return false
+		return vague
 	}
 	_, per := size(from)
 	c.units = slices.DeleteFunc(c.units, func(u unit) bool { return leaves(u, per) <= now })
 	if c.ramp != nil && after(c.ramp.last, int64(per)) <= now {
 		c.ramp = nil
 	}
-	if kindOf(to) == "pace" {
+	switch {
+	case from == to: // something else has changed
+		return false
+	case kindOf(to) == "pace":
 		_, was := rampOf(from)
 		_, is := rampOf(to)
 		switch {
 		case was > 0 && is == 0:
 			c.slept = c.ramp != nil
 		case was == 0 && is > 0:
-			vague, c.slept = c.slept, false
+			vague, c.slept = c.slept || len(c.units) > 0, false // yet it may pass before its gap is over
 		}
 		if was == 0 || is == 0 {
 			c.ramp = nil
@@ -552,7 +563,7 @@ func (m *model) events(now int64) (at []int64) {
 			}
 			n, per := size(l)
 			if k := kindOf(l); k == "pace" && len(c.units) > 0 && n > 0 {
-				at = append(at, c.due(l, n, 1), c.due(l, n, n), c.due(l, (n+1)/2, 1))
+				at = append(at, c.due(l, n, 1), c.due(l, n, n), c.due(l, n-n/2, 1))
 			} else if k != "pace" {
 				for _, u := range c.units {
 					at = append(at, leaves(u, per))

@@ -268,7 +268,7 @@ func (g *grant) give() {
 	held := room[:0] // by stripe
 	for i := range g.steps {
 		s := &g.steps[i]
-		if !s.bound.holds || s.way == pass || s.role == watches || s.way == full {
+		if !s.bound.holds || s.way == pass || s.way == full || s.role == watches {
 			continue
 		}
 		held = append(held, s)
@@ -281,7 +281,7 @@ func (g *grant) give() {
 		if i == 0 || held[i-1].stripe != s.stripe {
 			l.stripes[s.stripe].Lock()
 		}
-		s.give(s.units(g.n))
+		s.give(g.n)
 	}
 	for i, s := range held {
 		if i == 0 || held[i-1].stripe != s.stripe {
@@ -292,6 +292,7 @@ func (g *grant) give() {
 
 // give brings back what is held. Needs the lock.
 func (s *step) give(n int) {
+	n = s.units(n)
 	e := s.entry
 	if t := e.meter.(holder).give(n); e.waits() {
 		e.rouse()

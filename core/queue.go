@@ -441,7 +441,7 @@ func (g *grant) stay(r *Request, w *waiter, door *step, now int64) (done bool, l
 		w.ticket = g.limiter.tickets.Add(1)
 	}
 	if door.way == fresh {
-		if door.seat && !reserve([]step{{clause: door.clause, how: how{seat: true}}}) {
+		if !door.bound.named && !reserve([]step{{clause: door.clause, how: how{seat: true}}}) {
 			return false, ReasonNone
 		}
 		door.shard.insert(door.clause, door.entry, now)
