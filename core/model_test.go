@@ -490,10 +490,10 @@ func (m *model) replace(now int64, rules ...core.Rule) {
 				next = r // grants point to it
 				next.Rule = rule
 				maps.DeleteFunc(next.always, func(v string, _ bool) bool { return rule.For[v] == nil })
+				if reflect.DeepEqual(before.Rule, rule) {
+					continue // untouched
+				}
 				for _, c := range next.counts {
-					if reflect.DeepEqual(before.Rule, rule) {
-						break
-					}
 					m.vague = c.change(now, before.limit(c.values), next.limit(c.values)) || m.vague
 				}
 			}
@@ -507,7 +507,7 @@ func (m *model) replace(now int64, rules ...core.Rule) {
 // through the first, and then its units were not merged by it, and come back up
 // to a slice earlier. Neither way is before their time.
 //
-// So does a pace that slept while it had no ramp: it may not have become cold.
+// So may a pace that slept while it had no ramp: it may not have become cold.
 func (c *count) change(now int64, from, to core.Limit) (vague bool) {
 	if k := kindOf(from); k == "" || k == "in flight" || k != kindOf(to) { // from or to Unlimited
 		vague = c.ramp != nil // yet it may be warm when it comes back
