@@ -191,7 +191,7 @@ func (l *Limiter) final(plan *plan, r *Request) (final, late int64) {
 		case !sure:
 		case q.Len == 0 || t == never:
 			final = max(final, t)
-		case t < unknown:
+		case t > open && t < unknown:
 			late = max(late, t-int64(q.Wait))
 		}
 	}

@@ -943,11 +943,34 @@ func (w *wing) judge(i int) string {
 	case why == core.ReasonInFlight && v.opens == unknown:
 	case why == core.ReasonQueued:
 	case why == core.ReasonQueueFull && o.at == s.arrived:
-	case why == core.ReasonQueueTimeout && (o.at == s.arrived || o.at >= s.arrived+int64(v.rule.Queue.Wait)):
+	case why == core.ReasonQueueTimeout && o.at == s.arrived && w.tooLate(s, enforcing):
+	case why == core.ReasonQueueTimeout && o.at >= s.arrived+int64(v.rule.Queue.Wait):
 	default:
 		return fmt.Sprintf("it was refused with %+v; the model says %d", o.refusal, v.opens)
 	}
 	return ""
+}
+
+// tooLate reports that the wait of one who has just come may not end in time at some
+// of its rules: if all who wait and need that too are ahead of it there.
+func (w *wing) tooLate(s *soul, enforcing []verdict) bool {
+	for _, v := range enforcing {
+		var line []*soul
+		for j, o := range w.souls {
+			if o == s || w.told[j].back && w.told[j].at < s.arrived {
+				continue
+			}
+			others, _ := w.model.look(s.arrived, o.r)
+			if slices.ContainsFunc(others, func(other verdict) bool { return other.count == v.count }) {
+				line = append(line, o)
+			}
+		}
+		h := hall{model: w.model}
+		if v.rule.Queue.Len > 0 && v.opens != never && h.soonest(s.arrived, v, line, cmp.Or(s.r.Cost, 1)) > min(s.deadline, s.arrived+int64(v.rule.Queue.Wait)) {
+			return true
+		}
+	}
+	return false
 }
 
 const open = -1 << 63
