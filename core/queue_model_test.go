@@ -957,7 +957,7 @@ func (w *wing) tooLate(s *soul, enforcing []verdict) bool {
 	for _, v := range enforcing {
 		var line []*soul
 		for j, o := range w.souls {
-			if o == s || w.told[j].back && w.told[j].at < s.arrived {
+			if o == s || o.r.Cost < 0 || w.told[j].back && w.told[j].at < s.arrived {
 				continue
 			}
 			others, _ := w.model.look(s.arrived, o.r)
