@@ -169,6 +169,7 @@ func (h *hall) soonest(now int64, v verdict, line []*soul, n int) int64 {
 			n += cmp.Or(s.r.Cost, 1)
 		}
 	}
+	n += v.kept // which could pass with it
 	var passed []int64
 	for _, u := range v.count.units {
 		for range u.n {
@@ -349,7 +350,7 @@ func (w *vigil) drawRule(old *core.Rule) core.Rule {
 		r := core.Rule{Name: "r", By: []string{"", "user"}[w.pick(2)]}
 		r.Limit = w.drawLimit([]string{"rate", "in flight"}[w.pick(2)])
 		r.Queue = w.drawQueue()
-		return r
+		return w.drawReserve(r)
 	}
 	r := *old
 	switch w.pick(8) {
@@ -367,6 +368,25 @@ func (w *vigil) drawRule(old *core.Rule) core.Rule {
 		}
 	case 7:
 		r.Limit, r.Queue = w.drawLimit(kind(r)), w.drawQueue()
+	}
+	return w.drawReserve(r)
+}
+
+// drawReserve gives some rules a Reserve that all their limits have room for.
+func (w *vigil) drawReserve(r core.Rule) core.Rule {
+	least := 6
+	for _, l := range append(slices.Collect(maps.Values(r.For)), r.Limit) {
+		if kindOf(l) == "" {
+			continue
+		}
+		if n, _ := size(l); n > 0 {
+			least = min(least, n)
+		}
+	}
+	r.Reserve = core.Reserve{}
+	if w.pick(6) == 0 {
+		r.Reserve.Critical = w.pick(least + 1)
+		r.Reserve.Default = w.pick(least - r.Reserve.Critical + 1)
 	}
 	return r
 }
@@ -710,7 +730,7 @@ func (w *wing) drawRules(old []core.Rule) (rules []core.Rule) {
 			r.For = map[string]core.Limit{"ann": []core.Limit{w.drawLimit(kind(r)), core.InFlight{}, core.Unlimited{}}[w.pick(3)]}
 		}
 		w.longest = max(w.longest, r.Queue.Wait)
-		rules = append(rules, r)
+		rules = append(rules, w.drawReserve(r))
 	}
 	if w.pick(2) == 0 {
 		slices.Reverse(rules)
@@ -830,8 +850,11 @@ func (w *wing) rest() {
 	clear(w.fresh)
 	w.mu.Unlock()
 	slices.Sort(news)
-	slices.SortStableFunc(news, func(i, j int) int { // at one instant those who passed first
-		return cmp.Or(cmp.Compare(w.told[i].at, w.told[j].at), cmp.Compare(rank(w.told[i].err), rank(w.told[j].err)))
+	// At one instant those who passed come first, and of these those from whom more is
+	// kept: if there is an order in which they all could pass, it is one.
+	slices.SortStableFunc(news, func(i, j int) int {
+		return cmp.Or(cmp.Compare(w.told[i].at, w.told[j].at), cmp.Compare(rank(w.told[i].err), rank(w.told[j].err)),
+			cmp.Compare(w.souls[i].r.Priority, w.souls[j].r.Priority))
 	})
 	for _, i := range news {
 		w.note("#%d at %d: %v %+v", i, w.told[i].at, w.told[i].err, w.told[i].refusal)
