@@ -107,7 +107,7 @@ func TestDecisionsAreThoseOfTheModel(t *testing.T) {
 	for _, k := range []string{"rate", "pace", "warm up", "in flight", "pace that warms up", "counted rate", "counted in flight"} {
 		for _, some := range []string{"", " of which some is kept"} {
 			for _, says := range []string{" has room", " has none"} {
-				if n := said[k+some+says]; n < 300/slower {
+				if n := said[k+some+says]; n < 200/slower {
 					t.Errorf("%d times only the limit is a %s%s, and it%s", n, k, some, says)
 				}
 			}
@@ -726,7 +726,9 @@ func (p *play) drawRule(name string) core.Rule {
 			r.Limit = core.Unlimited{}
 		}
 	}
-	r.Count = p.drawCount(r)
+	if r.Count = p.drawCount(r); r.Count != "" && p.pick(2) == 0 && kindOf(r.Limit) == "rate" {
+		r.Limit = core.Rate{N: 2 + p.pick(6), Per: time.Hour} // which is met
+	}
 	r.Reserve = p.drawReserve(r)
 	return r
 }
