@@ -26,7 +26,8 @@ import (
 // so all that a decision depends on is known, and what remains is the order. It
 // is taken from an atomic counter, read before and after each call.
 
-// The rules under test: two rates, and what is in flight.
+// The rules under test: two rates, and what is in flight. Of some of their units a
+// part is kept from the less important.
 const (
 	step  = time.Second // between two rounds
 	wide  = 0           // 30 units per 3 steps, on all
@@ -38,6 +39,7 @@ var (
 	names = [...]string{"wide", "short", "held"}
 	sizes = [...]int{30, 5, 3}
 	pers  = [...]time.Duration{3 * step, step, 0}
+	kept  = [...]core.Reserve{{Default: 2, Critical: 4}, {}, {Critical: 1}}
 )
 
 // Rules that only look on make a decision last, so that others begin meanwhile.
@@ -45,8 +47,8 @@ const watchers = 100
 
 func rules() []core.Rule {
 	rules := []core.Rule{
-		{Name: names[wide], Limit: core.Rate{N: sizes[wide], Per: pers[wide]}},
-		{Name: names[held], Limit: core.InFlight{N: sizes[held]}},
+		{Name: names[wide], Limit: core.Rate{N: sizes[wide], Per: pers[wide]}, Reserve: kept[wide]},
+		{Name: names[held], Limit: core.InFlight{N: sizes[held]}, Reserve: kept[held]},
 		{Name: names[short], On: "a", Limit: core.Rate{N: sizes[short], Per: pers[short]}},
 	}
 	for i := range watchers {
@@ -60,6 +62,7 @@ type input struct {
 	round   int
 	on      string
 	n       int
+	p       core.Priority
 	release bool
 }
 
@@ -77,19 +80,27 @@ const rounds = 6
 // held all in round 0.
 type state [len(names)][rounds]int
 
-func (s *state) left(rule, round int) int {
+// left is what is left of a rule for a request like in: less than nothing, where others
+// have taken what is kept from it.
+func (s *state) left(rule int, in input) int {
 	left := sizes[rule]
 	for i, n := range s[rule] {
-		if rule == held || time.Duration(round-i)*step < pers[rule] {
+		if rule == held || time.Duration(in.round-i)*step < pers[rule] {
 			left -= n
 		}
+	}
+	if in.p < core.Critical {
+		left -= kept[rule].Critical
+	}
+	if in.p < core.Default {
+		left -= kept[rule].Default
 	}
 	return left
 }
 
 func (s *state) fits(in input, rules ...int) bool {
 	for _, rule := range rules {
-		if in.n > s.left(rule, in.round) {
+		if in.n > s.left(rule, in) {
 			return false
 		}
 	}
@@ -129,8 +140,8 @@ var model = porcupine.Model{
 		}
 		if !o.ok {
 			if at := slices.Index(names[:], o.rule); at >= 0 {
-				left := s.left(at, i.round)
-				return i.n > left && o.left == left, s
+				left := s.left(at, i)
+				return i.n > left && o.left == max(0, left), s
 			}
 			return o.rule == "", s
 		}
@@ -139,12 +150,12 @@ var model = porcupine.Model{
 			return true, s
 		}
 		tightest := slices.MinFunc(rules, func(a, b int) int {
-			if d := s.left(a, i.round)*sizes[b] - s.left(b, i.round)*sizes[a]; d != 0 {
+			if d := s.left(a, i)*sizes[b] - s.left(b, i)*sizes[a]; d != 0 {
 				return d
 			}
 			return strings.Compare(names[a], names[b])
 		})
-		return o.rule == names[tightest] && o.left == s.left(tightest, i.round), s
+		return o.rule == names[tightest] && o.left == s.left(tightest, i), s
 	},
 }
 
@@ -176,7 +187,7 @@ func history(seed uint64, make func() limiter) (ops []porcupine.Operation) {
 							runtime.Gosched()
 						}
 					}
-					in := input{round: round, on: []string{"a", "a", "b"}[r.IntN(3)], n: 1 + r.IntN(4)/3}
+					in := input{round: round, on: []string{"a", "a", "b"}[r.IntN(3)], n: 1 + r.IntN(4)/3, p: core.Priority(r.IntN(3) - 1)}
 					var release func()
 					record(in, func() (o output) { o, release = l(in); return o })
 					if r.IntN(3) == 0 {
@@ -227,7 +238,7 @@ func TestDecisionsAreLinearizable(t *testing.T) {
 				t.Fatal(err)
 			}
 			return func(in input) (output, func()) {
-				p, ok := l.Try(core.Request{On: in.on, Cost: in.n})
+				p, ok := l.Try(core.Request{On: in.on, Cost: in.n, Priority: in.p})
 				out := output{ok, p.Quota().Rule, p.Quota().Remaining}
 				if !ok {
 					return out, nil
