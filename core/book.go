@@ -141,7 +141,7 @@ func (b *book) make(stripes int, on string) *plan {
 				at.mute = shadow || at.role == counts
 				p.clauses = append(p.clauses, at)
 				p.queues = p.queues || c.rule.Queue.Len > 0 && !at.mute
-				p.keeps = p.keeps || c.rule.Reserve != (Reserve{}) && !at.mute
+				p.keeps = p.keeps || c.rule.Reserve != (Reserve{}) && at.role != counts
 			}
 		}
 	}

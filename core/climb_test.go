@@ -496,3 +496,22 @@ func TestAWrongClimbIsAnError(t *testing.T) {
 		t.Errorf("it is %q", got)
 	}
 }
+
+// One an hour, and a reload that brings a ramp: the next comes a gap after the last.
+func TestBringingARampToAPaceGivesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		plain := core.Rule{Name: "rule", Limit: core.Pace{N: 1, Per: time.Hour}}
+		ramp := core.Rule{Name: "rule", Limit: climbing(1, time.Hour, 1, time.Second)}
+		l := limiterOf(t, plain)
+		n := 0
+		for range 10 {
+			n += passes(l, core.Request{}, 1)
+			replace(t, l, ramp)
+			n += passes(l, core.Request{}, 1)
+			replace(t, l, plain)
+		}
+		if n != 1 {
+			t.Errorf("%d pass at one instant; want 1", n)
+		}
+	})
+}

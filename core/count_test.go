@@ -670,3 +670,16 @@ func TestAWrongCountIsAnError(t *testing.T) {
 		}
 	}
 }
+
+// A charge where nothing may be in flight takes nothing, and its release harms nobody.
+func TestAWriteThatTakesNothingIsReleasedInPeace(t *testing.T) {
+	rule := counting(core.InFlight{})
+	rule.By = "user"
+	l := limiterOf(t, rule)
+	w := of("user", "ann")
+	w.On = "write"
+	p := hold(t, l, w)
+	l.Forget("rule")
+	p.Release()
+	hold(t, l, w)
+}

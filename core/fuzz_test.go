@@ -683,7 +683,7 @@ func (p *play) drawRules(old []core.Rule) (rules []core.Rule) {
 		default:
 			continue
 		}
-		if p.pick(8) == 0 || !countable(r) {
+		if p.pick(8) == 0 {
 			r.Count = p.drawCount(r)
 		}
 		if p.pick(8) == 0 || !p.holds(r) {
@@ -735,30 +735,16 @@ func (p *play) drawRule(name string) core.Rule {
 
 // drawCount is mostly none. In a crowd not all that is in flight can be counted.
 func (p *play) drawCount(r core.Rule) string {
-	if k := kind(r); p.crowded || k == "pace" || k == "warm up" || p.pick(2) > 0 || !countable(r) {
+	if k := kind(r); p.crowded || k == "pace" || k == "warm up" || p.pick(2) > 0 {
 		return ""
 	}
 	return one(&p.source, patterns[5:])
 }
 
-// countable is false for what blocks in flight: there a charge takes nothing, and
-// its release is not safe yet.
-func countable(r core.Rule) bool {
-	for _, l := range append(slices.Collect(maps.Values(r.For)), r.Limit) {
-		if kindOf(l) == "" {
-			continue
-		}
-		if n, _ := size(l); n == 0 && kind(r) == "in flight" {
-			return false
-		}
-	}
-	return true
-}
-
 // drawReserve is mostly none; else all, or a part, of the smallest limit.
 func (p *play) drawReserve(r core.Rule) core.Reserve {
 	least := least(r)
-	if k := kind(r); p.pick(5) < 2 || least == 0 || r.Shadow && (k == "pace" || k == "warm up") { // not every refusal starts its ramp
+	if p.pick(5) < 2 || least == 0 {
 		return core.Reserve{}
 	}
 	some := []int{0, 0, 1, 1, least / 3, least / 2, least - 1, p.pick(min(least, 256))}
@@ -769,9 +755,6 @@ func (p *play) drawReserve(r core.Rule) core.Reserve {
 // holds reports that the Reserve is no more than any of the limits.
 func (p *play) holds(r core.Rule) bool {
 	least := least(r)
-	if k := kind(r); r.Shadow && (k == "pace" || k == "warm up") { // not every refusal starts its ramp
-		return r.Reserve == (core.Reserve{})
-	}
 	return least == 0 && r.Reserve == (core.Reserve{}) || r.Reserve.Critical <= least && r.Reserve.Default <= least-r.Reserve.Critical
 }
 

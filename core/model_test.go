@@ -510,9 +510,8 @@ func (m *model) replace(now int64, rules ...core.Rule) {
 // So may a pace that slept while it had no ramp: it may not have become cold.
 func (c *count) change(now int64, from, to core.Limit) (vague bool) {
 	if k := kindOf(from); k == "" || k == "in flight" || k != kindOf(to) { // from or to Unlimited
-		vague = c.ramp != nil // yet it may be warm when it comes back
 		c.units, c.ramp = nil, nil
-		return vague
+		return false
 	}
 	_, per := size(from)
 	c.units = slices.DeleteFunc(c.units, func(u unit) bool { return leaves(u, per) <= now })
@@ -529,10 +528,12 @@ func (c *count) change(now int64, from, to core.Limit) (vague bool) {
 		case was > 0 && is == 0:
 			c.slept = c.ramp != nil
 		case was == 0 && is > 0:
-			vague, c.slept = c.slept || len(c.units) > 0, false // yet it may pass before its gap is over
+			vague, c.slept = c.slept, false
 		}
 		if was == 0 || is == 0 {
-			c.ramp = nil
+			if c.ramp = nil; len(c.units) > 0 { // as if it had begun with the last
+				c.ramp = &ramp{c.units[0].at, c.units[0].at}
+			}
 		}
 		return vague
 	}

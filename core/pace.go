@@ -37,6 +37,7 @@ import (
 //
 // [Limiter.Replace] keeps when the last request passed, and its cost: the next
 // comes a gap of the new pace after it, as if the pace had always been the new one.
+// A warm-up that there was not before begins with that last request.
 type Pace struct {
 	N    int
 	Per  time.Duration
@@ -251,13 +252,16 @@ func (s *schedule) copy() meter {
 	return &c
 }
 
-// change finds a ramp cold that there was not.
+// change begins a ramp that there was not with the last request.
 func (s *schedule) change(b *bound, floor int64) {
 	if s.at <= floor {
 		s.forget()
 	}
 	if s.ramp.change(floor); s.bound.over == 0 || b.over == 0 {
 		s.last = open
+		if s.n > 0 {
+			s.begun, s.last = s.at, s.at
+		}
 	}
 	s.bound = b
 }

@@ -268,7 +268,7 @@ func (g *grant) give() {
 	held := room[:0] // by stripe
 	for i := range g.steps {
 		s := &g.steps[i]
-		if !s.bound.holds || s.way == pass || s.way == full || s.role == watches {
+		if !s.bound.holds || s.way == pass || s.way == full || s.role == watches || s.units(g.n) == 0 {
 			continue
 		}
 		held = append(held, s)

@@ -599,3 +599,19 @@ func TestAWrongReserveIsAnError(t *testing.T) {
 		}
 	}
 }
+
+// Who waits for a shadow's ramp begins it, also where another rule refuses, and does
+// so without a lock.
+func TestAShadowsRampBeginsWithWhoIsRefusedElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiterOf(t, core.Rule{Name: "rule", Limit: core.Rate{N: 1, Per: 2 * time.Second}},
+			core.Rule{Name: "shadow", On: "read", Limit: warm(20, time.Second, 2, 18*time.Second), Reserve: core.Reserve{Critical: 3}, Shadow: true})
+		hold(t, l, write)
+		refused(t, l, read) // L is 4 in 2 s: 1, and 3 that are kept
+		time.Sleep(2 * time.Second)
+		hold(t, l, read)
+		if s := statOf(t, l, "shadow"); s.Admitted != 1 || s.Shadowed != 0 {
+			t.Errorf("%+v; want 1 admitted", s)
+		}
+	})
+}

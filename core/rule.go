@@ -47,8 +47,8 @@ type Rule struct {
 	// resource matches Count, which is written as On is, are counted and never refused
 	// by this rule; those that match only On are refused while there is no room, and
 	// are not counted: so reads are held back while there are many writes. Of what is
-	// counted beyond N only the latest N units are kept. "" is the usual: the rule
-	// counts what it limits. Only for [Rate] and [InFlight].
+	// counted beyond N only the latest N units are kept; in flight, N of each request.
+	// "" is the usual: the rule counts what it limits. Only for [Rate] and [InFlight].
 	Count string
 	// Limit is how much.
 	Limit Limit

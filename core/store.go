@@ -87,7 +87,7 @@ func (e *entry) comply(c *clause) {
 	}
 	if b.free {
 		e.tell(unsaid)
-		e.meter.forget()
+		e.meter.change(e.bound.Load(), latest) // forgets all
 		return
 	}
 	e.settle(b)

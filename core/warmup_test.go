@@ -503,3 +503,22 @@ func TestAWrongWarmUpIsAnError(t *testing.T) {
 		t.Errorf("%d pass; want 2", n)
 	}
 }
+
+// What was Unlimited starts cold.
+func TestAKeyThatWasUnlimitedIsCold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limit := warm(100, time.Minute, 10, time.Second)
+		rule := core.Rule{Name: "rule", By: "key", Limit: core.Unlimited{}, For: map[string]core.Limit{"a": limit}}
+		l := limiterOf(t, rule)
+		hold(t, l, of("key", "a"))
+		rule.For = nil
+		rule.For = map[string]core.Limit{"b": limit}
+		replace(t, l, rule)
+		time.Sleep(time.Second)
+		rule.For = map[string]core.Limit{"a": limit}
+		replace(t, l, rule)
+		if n := passes(l, of("key", "a"), 200); n != 10 {
+			t.Errorf("%d pass; want 10: it is cold", n)
+		}
+	})
+}
