@@ -195,11 +195,6 @@ func TestWhatCountsIsNotLimited(t *testing.T) {
 			t.Errorf("%d of 10 that the rule is not for pass", n)
 		}
 	}
-	// All of it: a rule that counts everything refuses nothing.
-	l := limiterOf(t, core.Rule{Name: "rule", Count: "*", Limit: core.Rate{N: 1, Per: time.Hour}})
-	if n := passes(l, read, 100); n != 100 {
-		t.Errorf("%d of 100 pass", n)
-	}
 }
 
 // Ann's writes hold back Ann's reads.
@@ -464,7 +459,8 @@ func TestReadsThatMatterSeeMore(t *testing.T) {
 }
 
 // Keys beyond MaxKeys: the writes of a rate share a count, and hold back all reads
-// that share it; those in flight pass uncounted, for a rule that counts refuses none.
+// that share it. Those in flight pass uncounted, for a rule that counts refuses none; and
+// as nobody can tell whether they are there, reads of further keys are refused.
 func TestWritesBeyondMaxKeys(t *testing.T) {
 	rule := counting(core.Rate{N: 3, Per: time.Hour})
 	rule.By, rule.MaxKeys = "user", 2
@@ -492,11 +488,15 @@ func TestWritesBeyondMaxKeys(t *testing.T) {
 	c := hold(t, l, by(write, 3))
 	refused(t, l, by(read, 1))
 	refused(t, l, by(read, 2))
-	hold(t, l, by(read, 3))
+	for user := range 10 {
+		if f := refused(t, l, by(read, 3+user)); f.Reason != core.ReasonKeys {
+			t.Errorf("a read of a further key: %v; want %v", f, core.ReasonKeys)
+		}
+	}
 	for _, p := range []core.Permit{a, b, c} {
 		p.Release()
 	}
-	if s := statOf(t, l, "rule"); s.InFlight != 0 || s.Overflowed != 1 {
+	if s := statOf(t, l, "rule"); s.InFlight != 0 || s.Overflowed != 11 {
 		t.Errorf("%+v", s)
 	}
 	d := hold(t, l, by(write, 3)) // there is a place
@@ -660,6 +660,17 @@ func TestAWrongCountIsAnError(t *testing.T) {
 			if hold(t, l, write); statOf(t, l, "rule").InFlight != 1 {
 				t.Error("a wrong Replace changed the rules")
 			}
+		}
+	}
+	for _, c := range []struct{ on, count, by, want string }{
+		{"", "*", "", `Count is "*"`},
+		{"read", "**", "", `Count is "**"`},
+		{"read", "read", "", `Count is "read", and On is "read"`},
+		{"read", "write", "user,resource", `Count is "write", and By is "user,resource"`},
+	} {
+		err := wrongOf(t, core.Rule{Name: "wrong", On: c.on, Count: c.count, By: c.by, Limit: core.InFlight{N: 1}})
+		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), `rule "wrong"`) {
+			t.Errorf("%+v: %v", c, err)
 		}
 	}
 	for _, limit := range []core.Limit{core.Rate{N: 0, Per: 1}, core.InFlight{}, core.Unlimited{}} {

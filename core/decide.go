@@ -442,7 +442,7 @@ func (s *step) opens(r *Request, now int64, n int) int64 {
 		return open
 	case n < 0 || n > b.n-s.kept:
 		return never
-	case s.way == full && s.role != watches:
+	case s.way == full:
 		return unknown
 	case n > b.cold-s.kept && s.way != own:
 		s.begin(r, now)
@@ -650,7 +650,7 @@ func note(steps []step, admitted bool, now int64) {
 			count(s.bound.tally, now).empty.Add(1)
 		}
 		switch {
-		case s.way == over || s.way == full && s.role != watches || s.way == fresh && s.role != watches && s.entry != nil && !admitted:
+		case s.way == over || s.way == full || s.way == fresh && s.role != watches && s.entry != nil && !admitted:
 			count(s.bound.tally, now).overflowed.Add(1)
 		case s.way == pass:
 			count(s.bound.tally, now).shadowed.Add(1)

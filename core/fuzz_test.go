@@ -683,7 +683,7 @@ func (p *play) drawRules(old []core.Rule) (rules []core.Rule) {
 		default:
 			continue
 		}
-		if p.pick(8) == 0 {
+		if p.pick(8) == 0 || r.Count != "" && r.Count == r.On {
 			r.Count = p.drawCount(r)
 		}
 		if p.pick(8) == 0 || !p.holds(r) {
@@ -738,7 +738,10 @@ func (p *play) drawCount(r core.Rule) string {
 	if k := kind(r); p.crowded || k == "pace" || k == "warm up" || p.pick(2) > 0 {
 		return ""
 	}
-	return one(&p.source, patterns[5:])
+	if c := one(&p.source, patterns[5:]); c != r.On && !strings.Contains(r.By, "resource") { // what it refuses
+		return c
+	}
+	return ""
 }
 
 // drawReserve is mostly none; else all, or a part, of the smallest limit.

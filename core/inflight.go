@@ -52,7 +52,7 @@ func (s *semaphore) change(b *bound, _ int64) { s.bound = b }
 func (s *semaphore) copy() meter              { panic("core: what is held cannot be copied") }
 func (s *semaphore) forget()                  {}
 
-func (s *semaphore) soonest(now int64, _, _, _ int) int64 { return now }
+func (s *semaphore) soonest(now int64, _, _, _, _ int) int64 { return now }
 
 func (s *semaphore) idles() int64 {
 	if s.held > 0 {

@@ -40,9 +40,9 @@ type meter interface {
 	// of opens, unknown, or never.
 	left(now int64, kept int) (n int, more int64)
 	// soonest is an instant before which n cannot pass after ahead more units have,
-	// whatever happens: for who asks how long a line is. Where that cannot be known,
-	// now.
-	soonest(now int64, ahead, n, kept int) int64
+	// whatever happens: for who asks how long a line is. Of these units, as much is
+	// kept from alike many. Where that cannot be known, now.
+	soonest(now int64, ahead, alike, n, kept int) int64
 	// idles is from when a fresh meter would answer alike, so that this one can be
 	// forgotten: at most now if it would already, an instant, or unknown.
 	idles() int64

@@ -3,7 +3,6 @@ package core
 import (
 	"errors"
 	"fmt"
-	"math"
 	"math/bits"
 	"sort"
 	"time"
@@ -50,10 +49,13 @@ func (p Pace) check() error {
 	if p.Per <= 0 {
 		per = fmt.Errorf("Pace.Per is %v; want a duration above 0, such as time.Second", p.Per)
 	}
-	if p.From == 0 && p.Over == 0 {
-		return errors.Join(checkN("Pace", p.N), per)
+	var ramp error
+	if p.From != 0 || p.Over != 0 {
+		if ramp = checkRamp("Pace", p.N, p.From, p.Over); ramp != nil {
+			ramp = fmt.Errorf("%w; or From and Over 0, for no warm-up", ramp)
+		}
 	}
-	return errors.Join(checkN("Pace", p.N), per, checkRamp("Pace", p.N, p.From, p.Over))
+	return errors.Join(checkN("Pace", p.N), per, ramp)
 }
 
 func (p Pace) kind() string               { return "pace" }
@@ -220,10 +222,16 @@ func (s *schedule) left(now int64, kept int) (int, int64) {
 	return n, s.after(n+1, size)
 }
 
-func (s *schedule) soonest(now int64, ahead, n, kept int) int64 {
+func (s *schedule) soonest(now int64, ahead, alike, n, kept int) int64 {
 	b := s.bound
-	k := ahead + min(n, math.MaxInt-ahead)
-	line := func(size int) int64 { return later(s.v(), mulUp(k, s.span(), size)) }
+	// Each unit takes a part of the span, and those of the alike a larger one.
+	line := func(size int) int64 {
+		t := later(s.v(), mulUp(sum(ahead, n), s.span(), size))
+		if size > kept {
+			t = max(t, later(s.v(), mulUp(sum(alike, n), s.span(), size-kept)))
+		}
+		return t
+	}
 	switch {
 	case b.n == 0:
 		return never

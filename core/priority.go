@@ -38,9 +38,12 @@ const levels = 3
 //
 //	units in (t-Per, t], or in flight  <=  N - k
 //
-// and for a [Pace] it has kept the gap of N-k from the one before; for a [WarmUp], L
-// stands for N. More than N-k at once is never for it. In quotas it sees what is left
-// to it.
+// For a [WarmUp], L stands for N here. For a [Pace] it has instead kept the gap of N-k
+// from the one before, so that those from whom k is kept do not pass faster than N-k.
+// More than N-k at once is never for it. In quotas it sees what is left to it.
+//
+// Together Default and Critical are no more than N, of Limit and of each limit in For
+// that does not block.
 type Reserve struct {
 	Default  int // units for Default and Critical requests
 	Critical int // units for Critical requests

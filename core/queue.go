@@ -20,13 +20,16 @@ import (
 // turn can wait long; Wait bounds that too. Waiting costs no goroutine beside the
 // caller's, one timer, and some 700 bytes; who need not wait, or cannot, costs nothing.
 //
+// That a wait can end in time is judged as if nobody ahead gave up.
+//
 // Nobody is overtaken without end: who has waited for half of Wait stands among the
 // [Critical], by the time at which it came, so that no newcomer passes it any more.
-// A [Reserve] is kept from it even so, and from those for whom that is it stays
-// behind.
+// The exception is a [Reserve]: who may not use what is kept stays behind those for
+// whom it is, as long as it waits.
 type Queue struct {
-	// Len is how many may begin to wait for one key; who is less important is not
-	// counted. 0 means no queue.
+	// Len is how many may begin to wait for one key. Who stands after the newcomer,
+	// being less important, is not counted: so three times Len can wait. 0 means no
+	// queue.
 	Len int
 	// Wait is how long a request waits at most, from its arrival on. Above 0 where
 	// Len is.
@@ -80,6 +83,7 @@ type line [levels]file
 // A file is those of one level, by ticket.
 type file struct {
 	head, tail *waiter
+	last       *waiter // who came in last: the next is mostly near
 	len        int
 	units      int64 // see waiter.units
 }
@@ -111,11 +115,10 @@ func (q *line) ahead(level int) (n int, units int64) {
 func (q *line) rise(now int64, b *bound) {
 	first := q.first()
 	for level := range levels - 1 {
-		to, last := b.kept.top(level), (*waiter)(nil)
+		to := b.kept.top(level)
 		for w := q[level].head; to > level && w != nil && w.aged(now, b); w = q[level].head {
 			q.out(w)
-			q.in(w, to, last)
-			last = w
+			q.in(w, to)
 		}
 	}
 	if now := q.first(); now != first {
@@ -137,19 +140,20 @@ func (w *waiter) rank(now int64, b *bound) int {
 	return w.own
 }
 
-// in puts the waiter into a file, by its ticket: somewhere after one that is there,
-// if that is known.
-func (q *line) in(w *waiter, level int, after *waiter) {
+// in puts the waiter into a file, by its ticket. Newcomers are the last; those who move
+// or rise together come in order, and so each finds its place beside the one before.
+func (q *line) in(w *waiter, level int) {
 	f := &q[level]
 	behind := f.tail
-	for after == nil && behind != nil && behind.ticket > w.ticket {
-		behind = behind.prev
-	}
-	if after != nil {
-		for behind = after; behind.next != nil && behind.next.ticket < w.ticket; {
+	if behind != nil && behind.ticket > w.ticket && f.last != nil {
+		for behind = f.last; behind.next != nil && behind.next.ticket < w.ticket; {
 			behind = behind.next
 		}
 	}
+	for behind != nil && behind.ticket > w.ticket {
+		behind = behind.prev
+	}
+	f.last = w
 	w.level, w.prev = level, behind
 	if behind == nil {
 		w.next, f.head = f.head, w
@@ -168,6 +172,9 @@ func (q *line) in(w *waiter, level int, after *waiter) {
 // out takes it out.
 func (q *line) out(w *waiter) {
 	f := &q[w.level]
+	if f.last == w {
+		f.last = w.prev
+	}
 	if w.prev == nil {
 		f.head = w.next
 	} else {
@@ -191,7 +198,7 @@ func (q *line) move(w *waiter, level int) {
 	}
 	first := q.first()
 	q.out(w)
-	q.in(w, level, nil)
+	q.in(w, level)
 	if now := q.first(); now != first {
 		now.rouse()
 	}
@@ -259,7 +266,7 @@ func (w *waiter) stand(s *step, now int64) {
 		s.shard.open(e)
 	}
 	w.door, w.shard, w.stripe = e, s.shard, s.stripe
-	e.line.in(w, level, nil)
+	e.line.in(w, level)
 	s.shard.waiting++
 	e.tell(unsaid)
 }
@@ -372,6 +379,10 @@ func (l *Limiter) depart(w *waiter) {
 // refuses reports that the step was found to be closed.
 func (s *step) refuses(now int64) bool { return !s.shadow && s.at > now }
 
+// behind reports that the waiter stands at the step's door, where others rank before
+// it. Then it stays until these have left, also if nobody may wait there any more.
+func (w *waiter) behind(s *step) bool { return w != nil && s.behind && w.door == s.entry }
+
 // lets reports that who is refused by the step may wait.
 func (s *step) lets() bool { return s.clause.rule.Queue.Len > 0 && s.at != never && s.way != full }
 
@@ -397,15 +408,17 @@ func (g *grant) shut(w *waiter, now int64) *step {
 func (g *grant) stay(r *Request, w *waiter, door *step, now int64) (done bool, late Reason) {
 	begins, level := w == nil || w.ticket == 0, r.Priority.level()
 	arrived, until := now, int64(latest)
-	if w != nil {
-		if begins {
-			w.arrived, w.n = now, g.n
-		}
-		arrived, until = w.arrived, w.until
+	switch {
+	case w == nil:
+	case begins:
+		w.arrived, w.n = now, g.n
+		until = max(now, w.until) // if that is over, its context says so in a moment
+	default:
+		arrived = w.arrived
 	}
 	if g.shut(w, now) == nil {
 		for i := range g.steps { // all, before one looks at the time: the order of rules decides nothing
-			if s := &g.steps[i]; s.refuses(now) && !s.lets() {
+			if s := &g.steps[i]; s.refuses(now) && !s.lets() && !w.behind(s) {
 				w.leave()
 				return true, ReasonNone
 			}
@@ -425,7 +438,7 @@ func (g *grant) stay(r *Request, w *waiter, door *step, now int64) (done bool, l
 		soonest := now
 		if begins {
 			soonest = s.soonest(level, g.n, now)
-		} else if now >= end {
+		} else if now >= end && (s.clause.rule.Queue.Len > 0 || !w.behind(s)) {
 			soonest = latest
 		}
 		if soonest > end {
@@ -449,24 +462,34 @@ func (g *grant) stay(r *Request, w *waiter, door *step, now int64) (done bool, l
 	g.waits = true
 	w.stand(door, now)
 	wait := int64(door.clause.rule.Queue.Wait)
-	w.look = later(w.arrived, wait)
+	if w.look = later(w.arrived, wait); wait == 0 {
+		w.look = latest // those before it have been woken too
+	}
 	if door.entry.line.first() == w {
 		w.look = min(w.look, door.at)
 	}
-	if w.level < door.bound.kept.top(w.level) {
+	if wait > 0 && w.level < door.bound.kept.top(w.level) {
 		w.look = min(w.look, later(w.arrived, wait-wait/2)) // it may be first then
 	}
 	return true, ReasonNone
 }
 
+// atMost is n as an int.
+func atMost(n int64) int { return int(min(n, math.MaxInt)) }
+
 // soonest is an instant before which a newcomer cannot pass the step: those who rank
 // before it pass first, and take units if they do not only look.
 func (s *step) soonest(level, n int, now int64) int64 {
-	_, units := s.line(now).ahead(level)
-	if s.role == watches {
-		units = 0
+	var ahead, alike int64 // of those, what is kept from the alike is so too
+	if q := s.line(now); q != nil && s.role != watches {
+		for l := level; l < levels; l++ {
+			ahead += q[l].units
+			if s.bound.kept[l] == s.kept {
+				alike += q[l].units
+			}
+		}
 	}
-	t := s.entry.meter.soonest(now, int(min(units, math.MaxInt)), n, s.kept)
+	t := s.entry.meter.soonest(now, atMost(ahead), atMost(alike), n, s.kept)
 	if s.at < unknown {
 		t = max(t, s.at)
 	}

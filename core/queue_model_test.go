@@ -157,19 +157,30 @@ func (h *hall) arrive(now int64, s *soul, waits bool) {
 	h.refuse(now, s, v, at, why)
 }
 
-// soonest lets all ahead, and then n units more, pass as early as they can: one by
-// one, each not before the one that was N before it has left.
+// soonest lets all ahead, and then n units more, pass as early as they can; with them
+// could pass what is kept. And it does so with those only from whom as much is kept, as
+// if N were smaller by that. The later of the two counts.
 func (h *hall) soonest(now int64, v verdict, line []*soul, n int) int64 {
-	size, per := size(v.limit)
-	if per == 0 {
+	if _, per := size(v.limit); per == 0 {
 		return now
 	}
-	if h.fault != "those ahead are not counted" {
-		for _, s := range line {
-			n += cmp.Or(s.r.Cost, 1)
+	ahead, alike := n, n
+	for _, s := range line {
+		if h.fault == "those ahead are not counted" {
+			break
+		}
+		ahead += cmp.Or(s.r.Cost, 1)
+		if v.rule.kept(v.limit, core.Priority(h.level(now, s, v.rule.Rule))) == v.kept {
+			alike += cmp.Or(s.r.Cost, 1)
 		}
 	}
-	n += v.kept // which could pass with it
+	return max(kth(now, v, ahead+v.kept, 0), kth(now, v, alike, v.kept))
+}
+
+// kth lets n units pass one by one, each not before the one that was N before it has
+// left; of N a part is kept.
+func kth(now int64, v verdict, n, kept int) int64 {
+	size, per := size(v.limit)
 	var passed []int64
 	for _, u := range v.count.units {
 		for range u.n {
@@ -180,7 +191,7 @@ func (h *hall) soonest(now int64, v verdict, line []*soul, n int) int64 {
 	}
 	at := now
 	for range n {
-		if i := len(passed) - size; i >= 0 {
+		if i := len(passed) - (size - kept); i >= 0 {
 			at = max(at, passed[i]+int64(per))
 		}
 		passed = append(passed, at)
@@ -221,7 +232,7 @@ func (h *hall) settleLine(now int64, key string) {
 		if !ok {
 			continue
 		}
-		over := now >= s.arrived+int64(v.rule.Queue.Wait) || v.rule.Queue.Len == 0
+		over := v.rule.Queue.Len > 0 && now >= s.arrived+int64(v.rule.Queue.Wait)
 		if v.opens <= now && (over && i > 0 || now >= s.deadline) {
 			h.vague = true // it passes, if it is late enough to be first, and soon enough
 		}

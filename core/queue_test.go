@@ -100,6 +100,49 @@ func TestWhoWaitsPassesInTurn(t *testing.T) {
 	})
 }
 
+// Two hundred wait for one slot. A change makes room for all of them, and takes the
+// queue away: whoever of them is woken first, all are decided in their order, and pass.
+func TestAQueueThatIsTakenAwayRefusesNobodyForWhomThereIsRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiterOf(t, queued(core.InFlight{N: 1}, 1000, time.Hour))
+		hold(t, l, core.Request{})
+		var all []*asker
+		for range 200 {
+			all = append(all, arrive(t.Context(), l, core.Request{}))
+		}
+		replace(t, l, core.Rule{Name: "rule", Limit: core.InFlight{N: 151}})
+		synctest.Wait()
+		for i, a := range all {
+			if i < 150 {
+				want(t, "passed at 0s", a)
+			} else {
+				want(t, "in_flight at 0s", a)
+			}
+		}
+	})
+}
+
+// A context that ends while its request waits for a slot, of which nobody knows when it
+// comes back, is the reason in any case: also where the request came so late that the
+// context was about to end.
+func TestAContextThatEndsIsTheReason(t *testing.T) {
+	l := limiterOf(t, queued(core.InFlight{N: 1}, 1000, time.Hour))
+	hold(t, l, core.Request{})
+	var all sync.WaitGroup
+	for _, d := range []time.Duration{time.Nanosecond, time.Microsecond, 100 * time.Microsecond, time.Millisecond} {
+		for range 100 {
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), d)
+				defer cancel()
+				if _, err := l.Wait(ctx, core.Request{}); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("after %v: %v; want %v", d, err, context.DeadlineExceeded)
+				}
+			})
+		}
+	}
+	watch(t, l, all.Wait)
+}
+
 // A slot has one owner at a time, so the order is seen exactly: that of arrival.
 func TestASlotGoesFromHandToHandInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -189,18 +189,29 @@ func (w *window) left(now int64, kept int) (int, int64) {
 	return max(0, n-w.sum), w.gone(1 - min(0, n-w.sum))
 }
 
-// soonest counts future units as if they passed as early as they can: the k-th
-// passes no sooner than Per after the one N before it. What is kept could pass too
-// when n do.
-func (w *window) soonest(now int64, ahead, n, kept int) int64 {
+// soonest: what is kept could pass too when n do; and for the alike N is smaller by it.
+func (w *window) soonest(now int64, ahead, alike, n, kept int) int64 {
 	if w.bound.n == 0 {
 		return never
 	}
 	w.slide(now)
-	k := ahead + min(n+kept, math.MaxInt-ahead)
-	rounds := int64(k-1) / int64(w.bound.n)
+	t := w.kth(now, sum(ahead, n+kept), 0)
+	if kept > 0 {
+		t = max(t, w.kth(now, sum(alike, n), kept))
+	}
+	return t
+}
+
+// sum is a + b, saturating: neither is negative.
+func sum(a, b int) int { return a + min(b, math.MaxInt-a) }
+
+// kth counts k future units as if they passed as early as they can: each no sooner than
+// Per after the one so many before it as are not kept.
+func (w *window) kth(now int64, k, kept int) int64 {
+	size := w.bound.n - kept
+	rounds := int64(k-1) / int64(size)
 	t := now
-	if excess := (k-1)%w.bound.n + 1 - (w.bound.n - w.sum); excess > 0 {
+	if excess := (k-1)%size + 1 - (size - w.sum); excess > 0 {
 		t = w.gone(min(excess, w.sum))
 	}
 	if rounds > 0 && w.bound.per > (latest-t)/rounds {

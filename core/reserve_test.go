@@ -615,3 +615,30 @@ func TestAShadowsRampBeginsWithWhoIsRefusedElsewhere(t *testing.T) {
 		}
 	})
 }
+
+// Of a hundred a second ninety are kept. Three hundred come at once: ten pass, ten can
+// pass in a second, and all others know at once that they cannot in time.
+func TestWhoWaitsForAReserveKnowsHowLongTheLineIs(t *testing.T) {
+	for _, limit := range []core.Limit{core.Rate{N: 100, Per: time.Second}, core.Pace{N: 100, Per: time.Second}} {
+		synctest.Test(t, func(t *testing.T) {
+			rule := queued(limit, 1000, 1500*ms)
+			rule.Reserve = core.Reserve{Critical: 90}
+			l := limiterOf(t, rule)
+			said := map[string]int{}
+			var all []*asker
+			for range 300 {
+				all = append(all, arrive(t.Context(), l, core.Request{}))
+			}
+			time.Sleep(2 * time.Second)
+			for _, a := range all {
+				what, _, _ := strings.Cut(a.String(), " at ")
+				if said[what]++; what != "passed" && a.at > 0 {
+					t.Errorf("%v: %v; want it to be told at once", limit, a)
+				}
+			}
+			if passed := said["passed"]; passed+said["queue_timeout"] != 300 || passed < 15 || passed > 20 {
+				t.Errorf("%v: %v", limit, said)
+			}
+		})
+	}
+}

@@ -48,7 +48,10 @@ type Rule struct {
 	// by this rule; those that match only On are refused while there is no room, and
 	// are not counted: so reads are held back while there are many writes. Of what is
 	// counted beyond N only the latest N units are kept; in flight, N of each request.
-	// "" is the usual: the rule counts what it limits. Only for [Rate] and [InFlight].
+	// A request that is only counted passes by those who wait, and sees no [Quota] of
+	// the rule. In flight, beyond MaxKeys, it passes uncounted, and those that only look
+	// are refused as further keys are. "" is the usual: the rule counts what it limits.
+	// Only for [Rate] and [InFlight].
 	Count string
 	// Limit is how much.
 	Limit Limit
@@ -69,7 +72,8 @@ type Rule struct {
 	MaxKeys int
 	// Shadow makes the rule decide and never refuse: it takes when it has room,
 	// and else counts the request as shadowed and takes nothing. It judges only
-	// requests that all other rules admit. A cost below 0 is refused even so.
+	// requests that all other rules admit, and nobody waits for it. A cost below 0 is
+	// refused even so.
 	Shadow bool
 }
 
@@ -104,6 +108,13 @@ func (r *Rule) check() (wrong []error) {
 	}
 	if k := r.kind(); r.Count != "" && k != "" && k != (Rate{}).kind() && k != (InFlight{}).kind() {
 		say("Count is %q, and Limit is %v; want a Rate or an InFlight, or no Count", r.Count, r.Limit)
+	}
+	switch {
+	case r.Count == "":
+	case r.Count == r.On || strings.Trim(r.Count, "*") == "":
+		say("Count is %q, and On is %q; want a Count that leaves some resources of On, else the rule refuses nobody", r.Count, r.On)
+	case slices.Contains(parts, resource):
+		say("Count is %q, and By is %q; want a By without %q: what is counted there is never what is limited", r.Count, r.By, resource)
 	}
 	if err := r.reserves(r.Limit); err != nil {
 		say("Reserve is {Default: %d, Critical: %d}: %w", r.Reserve.Default, r.Reserve.Critical, err)

@@ -3,7 +3,6 @@ package core
 import (
 	"errors"
 	"fmt"
-	"math"
 	"math/bits"
 	"sort"
 	"time"
@@ -193,12 +192,12 @@ func (r *rising) left(now int64, kept int) (int, int64) {
 // soonest goes by L, which is no larger if the ramp starts anew in between. The
 // units are at most L(now+m·Per) in each of the m windows that they need. If they
 // need one, they are in it together.
-func (r *rising) soonest(now int64, ahead, n, kept int) int64 {
-	t := r.window.soonest(now, ahead, n, kept)
+func (r *rising) soonest(now int64, ahead, alike, n, kept int) int64 {
+	t := r.window.soonest(now, ahead, alike, n, kept)
 	if r.bound.n == 0 || r.cold(now) {
 		return t
 	}
-	k := ahead + min(n+kept, math.MaxInt-ahead)
+	k := sum(ahead, n+kept)
 	ends := func(m int) int64 {
 		if int64(m) > (latest-now)/r.bound.per {
 			return latest
