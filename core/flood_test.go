@@ -15,18 +15,24 @@ import (
 // memory, who looks through them all to make room stands still meanwhile, and who
 // forgets the one asked for the longest time ago forgives those at their limit.
 func TestAFloodOfTenMillionKeys(t *testing.T) {
-	// A pause on a busy machine need not be ours. It is measured beside that of a
-	// goroutine which has nothing to do, and one that is ours comes again.
+	stallsNothing(t, flood)
+}
+
+// stallsNothing wants no decision of the run to stand still for more than 10 ms. A pause
+// on a busy machine need not be ours. It is measured beside that of a goroutine which
+// has nothing to do, and one that is ours comes again.
+func stallsNothing(t *testing.T, run func(t *testing.T) (pause, control time.Duration)) {
+	t.Helper()
 	const attempts, most = 3, 10 * time.Millisecond
 	for attempt := range attempts {
-		pause, control := flood(t)
+		pause, control := run(t)
 		t.Logf("longest decision %v, longest pause of the control %v", pause, control)
 		if t.Failed() || pause-control <= most {
 			return
 		}
 		t.Logf("attempt %d of %d: a decision paused for more than %v beyond the control's", attempt+1, attempts, most)
 	}
-	t.Errorf("decisions paused for more than %v beyond the control's in each of %d floods", most, attempts)
+	t.Errorf("decisions paused for more than %v beyond the control's in each of %d runs", most, attempts)
 }
 
 // flood asks for ten million random keys, of which 100 000 may live: for half of
