@@ -101,14 +101,12 @@ func (q *line) first() *waiter {
 	return nil
 }
 
-// ahead is how many rank before one of that level who has not begun to wait, and
-// their units.
-func (q *line) ahead(level int) (n int, units int64) {
+// ahead is how many rank before one of that level who has not begun to wait.
+func (q *line) ahead(level int) (n int) {
 	for ; q != nil && level < levels; level++ {
 		n += q[level].len
-		units += q[level].units
 	}
-	return n, units
+	return n
 }
 
 // rise lets those who have waited for half of their time stand as high as they can.
@@ -221,18 +219,14 @@ func (s *step) line(now int64) *line {
 func (s *step) closed(r *Request, w *waiter, now int64) bool {
 	q := s.line(now)
 	if w == nil || w.ticket == 0 {
-		n, _ := q.ahead(r.Priority.level())
-		return n > 0
+		return q.ahead(r.Priority.level()) > 0
 	}
 	level := w.rank(now, s.bound)
 	if w.door == s.entry {
 		q.move(w, level)
 	}
-	if n, _ := q.ahead(level + 1); n > 0 {
-		return true
-	}
 	first := q[level].head
-	return first != nil && first.ticket < w.ticket
+	return q.ahead(level+1) > 0 || first != nil && first.ticket < w.ticket
 }
 
 // rouse makes the first who stands at the entry decide anew. Needs the lock.
@@ -425,7 +419,7 @@ func (g *grant) stay(r *Request, w *waiter, door *step, now int64) (done bool, l
 		}
 	}
 	if begins {
-		if n, _ := door.line(now).ahead(level); n >= door.clause.rule.Queue.Len {
+		if door.line(now).ahead(level) >= door.clause.rule.Queue.Len {
 			return true, ReasonQueueFull
 		}
 	}
