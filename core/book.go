@@ -97,7 +97,7 @@ func (c *clause) applies(on string) (does role, ok bool) {
 
 // planned needs the number of stripes.
 func (c *clause) planned(stripes int) planned {
-	return planned{c, c.bound, c.ledger.solo, c.ledger.open(stripes), c.single(), how{shadow: c.rule.Shadow}}
+	return planned{c, c.bound, c.ledger.solo, c.ledger.open(stripes), c.single(), how{shadow: c.rule.Shadow, alone: c.ledger.solo != nil}}
 }
 
 // probes is how many places of the memo a resource may stand in.

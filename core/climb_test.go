@@ -241,7 +241,7 @@ func TestAPaceThatClimbsTellsExactlyWhen(t *testing.T) {
 					if f := refused(t, l, r); f.RetryAfter != 1 {
 						t.Fatalf("%v: %d is told %+v; want 1ns", limit, r.Cost, f)
 					}
-					time.Sleep(1)
+					time.Sleep(1 * time.Nanosecond)
 				} else {
 					time.Sleep(f.RetryAfter)
 				}

@@ -39,11 +39,12 @@ type step struct {
 }
 
 // A how is how a step is counted. It is copied as a whole from the plan, where all
-// but the first three are zero.
+// but the first four are zero.
 type how struct {
 	role   role
 	shadow bool
 	mute   bool // it refuses nobody
+	alone  bool // the rule has one entry for all
 	way    way
 	seat   bool // the key is about to become live
 	behind bool // it would fit, but others wait
@@ -454,7 +455,7 @@ func (s *step) opens(r *Request, now int64, n int) int64 {
 
 // unsettled reports that it is not plain how the step is counted.
 func (s *step) unsettled() bool {
-	return s.entry == nil || s.bound.holds || s.entry.bound.Load() != s.bound
+	return s.entry == nil || s.bound.holds && !s.alone || s.entry.bound.Load() != s.bound
 }
 
 // begin makes the entry of a newcomer before the decision. If the last place for a

@@ -300,6 +300,7 @@ func (s *step) give(n int) {
 	} else {
 		e.tell(t)
 	}
-	s.shard.held -= n
-	e.vacate()
+	if s.shard.held -= n; !s.alone {
+		e.vacate()
+	}
 }

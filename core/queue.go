@@ -42,9 +42,9 @@ func (q Queue) check() error {
 	case q.Len < 0 || q.Wait < 0:
 		return errors.New("neither Len nor Wait can be below 0")
 	case q.Len > 0 && q.Wait == 0:
-		return errors.New("Len is set and Wait is not; want both, or none to refuse at once")
+		return errors.New("there is Len and no Wait; want both, or none to refuse at once")
 	case q.Len == 0 && q.Wait > 0:
-		return errors.New("Wait is set and Len is not; want both, or none to refuse at once")
+		return errors.New("there is Wait and no Len; want both, or none to refuse at once")
 	}
 	return nil
 }

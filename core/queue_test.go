@@ -224,7 +224,7 @@ func TestWhoIsBehindTheCanceledHeadIsWoken(t *testing.T) {
 				next, last := arrive(rest, l, core.Request{}), arrive(rest, l, core.Request{})
 				sleepUntil(t, 300*ms-1)
 				want(t, "waits, waits, waits", head, next, last)
-				time.Sleep(1)
+				time.Sleep(1 * time.Nanosecond)
 				if c.what == "context canceled" {
 					cancel()
 				}
@@ -1029,6 +1029,7 @@ func TestAShadowHasNoLine(t *testing.T) {
 
 // Do waits as Wait does, and gives the slot on.
 func TestDoWaits(t *testing.T) {
+	type own struct{}
 	synctest.Test(t, func(t *testing.T) {
 		l := limiterOf(t, queued(core.InFlight{N: 1}, 3, 2*time.Second))
 		failure := errors.New("failure")
@@ -1042,7 +1043,7 @@ func TestDoWaits(t *testing.T) {
 		do := func(ctx context.Context, name string, hold time.Duration, err error) {
 			go func() {
 				got := l.Do(ctx, core.Request{}, func(ctx context.Context) error {
-					say(name, " begins at ", time.Since(midnight), " ", ctx.Value("key"))
+					say(name, " begins at ", time.Since(midnight), " ", ctx.Value(own{}))
 					time.Sleep(hold)
 					return err
 				})
@@ -1056,7 +1057,7 @@ func TestDoWaits(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		do(t.Context(), "a", time.Second, failure)
 		do(ctx, "b", time.Second, nil)
-		do(context.WithValue(t.Context(), "key", "value"), "c", 1500*ms, nil)
+		do(context.WithValue(t.Context(), own{}, "value"), "c", 1500*ms, nil)
 		do(t.Context(), "d", time.Second, nil)
 		do(t.Context(), "e", time.Second, nil)
 		sleepUntil(t, 500*ms)

@@ -350,7 +350,7 @@ func TestEachPriorityIsToldWhatIsLeftToIt(t *testing.T) {
 					if again := refused(t, l, r); again.RetryAfter != 1 {
 						t.Fatalf("%v: %+v, and then %+v", limit, f, again)
 					}
-					time.Sleep(1)
+					time.Sleep(1 * time.Nanosecond)
 					p = hold(t, l, r)
 					told++
 				}
@@ -413,7 +413,7 @@ func TestWhoWaitsForARampAboveWhatIsKeptBeginsIt(t *testing.T) {
 					if f := refused(t, l, at(c.p)); f.RetryAfter != 1 {
 						t.Errorf("%v: a %v is told %+v; want 1ns", limit, c.p, f)
 					}
-					time.Sleep(1)
+					time.Sleep(1 * time.Nanosecond)
 				}
 				hold(t, l, at(c.p))
 			})
