@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"slices"
 	"strings"
@@ -1131,7 +1132,7 @@ func TestHalfAQueueIsAnError(t *testing.T) {
 		}
 	}
 	limiterOf(t, core.Rule{Name: "none", Limit: core.InFlight{N: 1}})
-	limiterOf(t, queued(core.InFlight{N: 1}, 1<<62, 1<<62))
+	limiterOf(t, queued(core.InFlight{N: 1}, math.MaxInt, 1<<62))
 }
 
 // A line of any length has no goroutine but its callers', and when they have gone
@@ -1158,7 +1159,7 @@ func TestWaitingCostsNoGoroutine(t *testing.T) {
 func TestAWaitOfAllTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(time.Hour)
-		l := limiterOf(t, queued(core.Rate{N: 1, Per: 1<<63 - 1}, 1<<62, 1<<63-1))
+		l := limiterOf(t, queued(core.Rate{N: 1, Per: 1<<63 - 1}, math.MaxInt, 1<<63-1))
 		time.Sleep(time.Hour)
 		passes(l, core.Request{}, 1)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -1171,11 +1172,11 @@ func TestAWaitOfAllTimes(t *testing.T) {
 		synctest.Wait()
 		_ = b
 
-		l = limiterOf(t, queued(core.InFlight{N: 1<<63 - 1}, 1<<62, 1<<63-1))
-		p := hold(t, l, core.Request{Cost: 1<<63 - 1})
+		l = limiterOf(t, queued(core.InFlight{N: math.MaxInt}, math.MaxInt, 1<<63-1))
+		p := hold(t, l, core.Request{Cost: math.MaxInt})
 		var all []*asker
 		for range 5 {
-			all = append(all, arrive(t.Context(), l, core.Request{Cost: 1<<63 - 1}))
+			all = append(all, arrive(t.Context(), l, core.Request{Cost: math.MaxInt}))
 		}
 		p.Release()
 		for _, a := range all {

@@ -5,7 +5,6 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"slices"
-	"sort"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -39,8 +38,15 @@ func ideal(l core.WarmUp, gone int64) int {
 
 // reaches is when a ramp begun then is at x.
 func (w *warmed) reaches(begun int64, x int) int64 {
-	gone := sort.Search(int(w.limit.Over), func(gone int) bool { return ideal(w.limit, int64(gone)) >= x })
-	return begun + int64(gone)
+	gone, over := int64(-1), int64(w.limit.Over) // there it is not, and there it is
+	for over-gone > 1 {
+		if half := gone + (over-gone)/2; ideal(w.limit, half) >= x {
+			over = half
+		} else {
+			gone = half
+		}
+	}
+	return begun + over
 }
 
 func (w *warmed) within(now int64) (sum int) {
