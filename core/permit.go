@@ -21,12 +21,12 @@ type Reason uint8
 
 const (
 	ReasonNone         Reason = iota // "": not refused
-	ReasonNever                      // "never": the cost is above the limit, or below 0, or the limit is 0
+	ReasonNever                      // "never": the cost is above the limit, or what a Reserve leaves of it, or below 0; or the limit is 0
 	ReasonInFlight                   // "in_flight": all units are held; it opens when somebody is done
 	ReasonRate                       // "rate": the window is full
 	ReasonKeys                       // "keys": an in-flight rule has MaxKeys live keys, and this is a further one
 	ReasonQueued                     // "queued": it would fit, but others wait before it
-	ReasonQueueFull                  // "queue_full": Queue.Len wait already
+	ReasonQueueFull                  // "queue_full": Queue.Len wait before it already
 	ReasonQueueTimeout               // "queue_timeout": it has waited for Queue.Wait, or could not pass within it or before its context ends
 )
 

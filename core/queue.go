@@ -429,13 +429,11 @@ func (g *grant) stay(r *Request, w *waiter, door *step, now int64) (done bool, l
 			continue
 		}
 		end := min(until, later(arrived, int64(s.clause.rule.Queue.Wait)))
-		soonest := now
+		tooLate := now >= end && (s.clause.rule.Queue.Len > 0 || !w.behind(s))
 		if begins {
-			soonest = s.soonest(level, g.n, now)
-		} else if now >= end && (s.clause.rule.Queue.Len > 0 || !w.behind(s)) {
-			soonest = latest
+			tooLate = s.soonest(level, g.n, now) > end
 		}
-		if soonest > end {
+		if tooLate {
 			w.leave()
 			return true, ReasonQueueTimeout
 		}

@@ -62,11 +62,11 @@ type cause struct {
 func (c cause) status() *status.Status {
 	reason, message := words(c.reason)
 	limit := strconv.Itoa(c.limit)
-	info := &errdetails.ErrorInfo{
-		Reason:   reason,
-		Domain:   domain,
-		Metadata: map[string]string{"rule": c.rule, "limit": limit},
+	info := &errdetails.ErrorInfo{Reason: reason, Domain: domain}
+	if c.rule == "" { // a cost below 0, where no rule enforces
+		return with(status.New(c.code, message), info)
 	}
+	info.Metadata = map[string]string{"rule": c.rule, "limit": limit}
 	description := "at most " + limit + " in flight"
 	if c.window > 0 {
 		info.Metadata["windowSeconds"] = decimalSeconds(c.window)

@@ -557,3 +557,19 @@ func TestRefusalNeedsNoServer(t *testing.T) {
 		t.Errorf("the error shows our insides: %v", err)
 	}
 }
+
+// A cost below 0 is refused also where no rule applies. Then there is no rule to name.
+func TestARefusalByNoRuleNamesNone(t *testing.T) {
+	in := grpcflow.UnaryServerInterceptor(limiter(t), grpcflow.Options{Cost: func(context.Context, string, any) int { return -1 }})
+	_, err := in(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: unaryMethod}, func(context.Context, any) (any, error) {
+		t.Error("the handler ran")
+		return nil, nil
+	})
+	st := status.Convert(err)
+	if st.Message() != "request exceeds the limit" || len(st.Details()) != 1 {
+		t.Fatalf("%q with %v", st.Message(), st.Details())
+	}
+	if info, ok := st.Details()[0].(*errdetails.ErrorInfo); !ok || len(info.Metadata) != 0 || info.Reason != "REQUEST_EXCEEDS_LIMIT" {
+		t.Errorf("%v", st.Details())
+	}
+}

@@ -8,7 +8,7 @@
 // gives to another process, and the median of the slices' ratios counts: so a busy
 // machine and a processor that changes its speed spoil some slices, not the
 // median. A line without a bar is for comparison. The exit status is 1 if a bar is
-// missed.
+// missed, and 2 if none has a name that matches.
 package main
 
 import (
@@ -44,11 +44,12 @@ func main() {
 
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "promise\tmeasured\tbar\t")
-	missed := 0
+	missed, matched := 0, 0
 	for _, b := range bars() {
 		if !only.MatchString(b.name) {
 			continue
 		}
+		matched++
 		fmt.Fprintln(os.Stderr, b.name)
 		got := b.measure()
 		if math.IsNaN(b.limit) {
@@ -64,6 +65,10 @@ func main() {
 			missed++
 		}
 		fmt.Fprintf(w, "%s\t"+b.verb+"\t%s "+b.verb+"\t%s\n", b.name, got, relation, b.limit, verdict)
+	}
+	if matched == 0 {
+		fmt.Fprintf(os.Stderr, "bars: no promise has a name that matches %q\n", *run)
+		os.Exit(2)
 	}
 	w.Flush()
 	fmt.Printf("\none clock is %.1f ns\n", median(interleave(loops.Clock())[0]))
