@@ -89,7 +89,7 @@ func (r *Rule) check() (wrong []error) {
 	if i := strings.IndexFunc(r.Name, func(c rune) bool { return c < ' ' || c > '~' }); i >= 0 {
 		say("Name has %q at byte %d; want printable ASCII, since names are put into headers", r.Name[i:i+1], i)
 	}
-	parts := strings.Split(r.By, ",")
+	parts, kind := strings.Split(r.By, ","), r.kind()
 	for i, part := range parts {
 		if r.By != "" && (part == "" || strings.TrimSpace(part) != part) {
 			say("By is %q; want the names of keys joined by single commas, without spaces, such as \"tenant,resource\"", r.By)
@@ -106,7 +106,7 @@ func (r *Rule) check() (wrong []error) {
 	for _, err := range all(checkLimit(r.Limit)) {
 		say("Limit: %w", err)
 	}
-	if k := r.kind(); r.Count != "" && k != "" && k != (Rate{}).kind() && k != (InFlight{}).kind() {
+	if r.Count != "" && kind != "" && kind != (Rate{}).kind() && kind != (InFlight{}).kind() {
 		say("Count is %q, and Limit is %v; want a Rate or an InFlight, or no Count", r.Count, r.Limit)
 	}
 	switch {
@@ -139,8 +139,8 @@ func (r *Rule) check() (wrong []error) {
 		if len(wrongs) > 0 {
 			continue
 		}
-		if n, _ := limit.size(); n > 0 && limit.kind() != "" && limit.kind() != r.kind() {
-			say("For[%q] is %v; want the kind of the rule's other limits, %s, or N = 0, or Unlimited", v, limit, r.kind())
+		if n, _ := limit.size(); n > 0 && limit.kind() != "" && limit.kind() != kind {
+			say("For[%q] is %v; want the kind of the rule's other limits, %s, or N = 0, or Unlimited", v, limit, kind)
 		}
 		if err := r.reserves(limit); err != nil {
 			say("Reserve is {Default: %d, Critical: %d}, For[%q] is %v: %w", r.Reserve.Default, r.Reserve.Critical, v, limit, err)

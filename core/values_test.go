@@ -27,6 +27,9 @@ func changeMany(t *testing.T) (pause, control time.Duration) {
 	}
 	rule := func(k int) core.Rule {
 		r := core.Rule{Name: "client", By: "name", Limit: core.Rate{N: 1, Per: time.Hour}, For: make(map[string]core.Limit, values)}
+		if k%2 == 1 { // then only those in the list are limited
+			r.Limit = core.Unlimited{}
+		}
 		for i, name := range names {
 			r.For[name] = plan(i, k)
 		}
