@@ -1,6 +1,7 @@
 package core
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/bits"
@@ -129,6 +130,15 @@ func (Unlimited) kind() string               { return "" }
 func (Unlimited) size() (int, time.Duration) { return math.MaxInt, 0 }
 func (Unlimited) meter(*bound) meter         { panic("core: Unlimited has no meter") }
 func (Unlimited) String() string             { return "unlimited" }
+
+// checkRate is the rule that all kinds with a window share for that and N.
+func checkRate(kind string, n int, per time.Duration) error {
+	var wrong error
+	if per <= 0 {
+		wrong = fmt.Errorf("%s.Per is %v; want a duration above 0, such as time.Second", kind, per)
+	}
+	return errors.Join(checkN(kind, n), wrong)
+}
 
 // checkN is the rule that all kinds share for their number of units.
 func checkN(kind string, n int) error {

@@ -45,17 +45,13 @@ type Pace struct {
 }
 
 func (p Pace) check() error {
-	var per error
-	if p.Per <= 0 {
-		per = fmt.Errorf("Pace.Per is %v; want a duration above 0, such as time.Second", p.Per)
-	}
 	var ramp error
 	if p.From != 0 || p.Over != 0 {
 		if ramp = checkRamp("Pace", p.N, p.From, p.Over); ramp != nil {
 			ramp = fmt.Errorf("%w; or From and Over 0, for no warm-up", ramp)
 		}
 	}
-	return errors.Join(checkN("Pace", p.N), per, ramp)
+	return errors.Join(append(all(checkRate("Pace", p.N, p.Per)), ramp)...)
 }
 
 func (p Pace) kind() string               { return "pace" }

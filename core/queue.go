@@ -111,16 +111,11 @@ func (q *line) ahead(level int) (n int) {
 
 // rise lets those who have waited for half of their time stand as high as they can.
 func (q *line) rise(now int64, b *bound) {
-	first := q.first()
 	for level := range levels - 1 {
 		to := b.kept.top(level)
 		for w := q[level].head; to > level && w != nil && w.aged(now, b); w = q[level].head {
-			q.out(w)
-			q.in(w, to)
+			q.move(w, to)
 		}
-	}
-	if now := q.first(); now != first {
-		now.rouse()
 	}
 }
 
@@ -189,7 +184,7 @@ func (q *line) out(w *waiter) {
 }
 
 // move lets the waiter stand where it ranks by now, which a change of the rule may
-// have lowered.
+// have lowered, and wakes who has become the first by that.
 func (q *line) move(w *waiter, level int) {
 	if w.level == level {
 		return
@@ -344,11 +339,8 @@ func (l *Limiter) wait(ctx context.Context, r *Request, p *Permit) error {
 
 // giveUp takes a waiter away whose context is done.
 func (l *Limiter) giveUp(w *waiter) {
-	l.stripes[w.stripe].Lock()
-	defer l.stripes[w.stripe].Unlock()
-	e := w.door
-	count(e.bound.Load().tally, l.now()).canceled.Add(1)
-	w.leave()
+	count(w.door.bound.Load().tally, l.now()).canceled.Add(1) // not forgotten while it waits
+	l.depart(w)
 }
 
 // decideWaiting is decide for one who may wait, and stands in line or not.
@@ -361,7 +353,8 @@ func (l *Limiter) decideWaiting(r *Request, p *Permit, w *waiter) (ok bool) {
 	return ok
 }
 
-// depart takes a waiter away for whom there is no rule any more.
+// depart takes a waiter away, if it stands in line, for whom there is no rule any
+// more, or no use.
 func (l *Limiter) depart(w *waiter) {
 	if w != nil && w.door != nil {
 		l.stripes[w.stripe].Lock()

@@ -1,7 +1,6 @@
 package core
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -29,18 +28,10 @@ type Rate struct {
 // exact too.
 const exact = 4096
 
-func (r Rate) check() error {
-	var per error
-	if r.Per <= 0 {
-		per = fmt.Errorf("Rate.Per is %v; want a duration above 0, such as time.Second", r.Per)
-	}
-	return errors.Join(checkN("Rate", r.N), per)
-}
-
+func (r Rate) check() error               { return checkRate("Rate", r.N, r.Per) }
 func (r Rate) kind() string               { return "rate" }
 func (r Rate) size() (int, time.Duration) { return r.N, r.Per }
-
-func (r Rate) meter(b *bound) meter { return &window{bound: b} }
+func (r Rate) meter(b *bound) meter       { return &window{bound: b} }
 
 // String is "20 per 1s".
 func (r Rate) String() string { return fmt.Sprintf("%d per %v", r.N, r.Per) }

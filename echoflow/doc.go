@@ -45,7 +45,7 @@
 // Where rules have a [core.Queue], a request waits before its handler runs; what
 // package nethttpflow says of those who wait holds here too.
 //
-// With one rule by an IPv4 peer, an admitted request allocates
-// nothing beyond the 24 bytes that echo makes any middleware allocate for its
-// handler; an IPv6 peer costs one small string.
+// With one rule by an IPv4 peer, an admitted request allocates nothing beyond
+// the 24 bytes that echo makes any middleware allocate for its handler; an IPv6
+// peer costs one small string.
 package echoflow

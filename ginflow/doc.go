@@ -39,6 +39,6 @@
 // Where rules have a [core.Queue], a request waits before the later handlers run;
 // what package nethttpflow says of those who wait holds here too.
 //
-// With one rule by an IPv4 peer, no memory is allocated for an
-// admitted request; an IPv6 peer costs one small string.
+// With one rule by an IPv4 peer, no memory is allocated for an admitted
+// request; an IPv6 peer costs one small string.
 package ginflow

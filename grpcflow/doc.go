@@ -96,9 +96,8 @@
 //
 // # What it costs
 //
-// An admitted call allocates nothing of ours while its
-// peer is known: the text of an address is made at its first call, and anew after a
-// garbage collection. With more than four keys, and with [Metadata], which copies,
-// come allocations. A refused call costs some twenty, for its details: a few
-// microseconds.
+// An admitted call allocates nothing of ours while its peer is known: the text of
+// an address is made at its first call, and anew after a garbage collection. With
+// more than four keys, and with [Metadata], which copies, come allocations. A
+// refused call costs some twenty, for its details: a few microseconds.
 package grpcflow

@@ -78,6 +78,6 @@
 // # What it costs
 //
 // One decision of the limiter, the keys, the resource. With one rule by an
-// IPv4 peer no memory is allocated for an admitted request; an IPv6
-// peer costs one small string.
+// IPv4 peer, no memory is allocated for an admitted request; an IPv6 peer costs
+// one small string.
 package nethttpflow
