@@ -1,0 +1,62 @@
+// Package echo5flow puts a [core.Limiter] in front of echo (v5) handlers: of a
+// whole server, a group, or one route. Package echoflow is the same for echo v4.
+//
+//	limiter, err := core.New(
+//		core.Rule{Name: "service", Limit: core.InFlight{N: 200}},
+//		core.Rule{Name: "per-client", By: "ip", Limit: core.Rate{N: 100, Per: time.Minute}},
+//		core.Rule{Name: "orders", On: "POST /orders", Limit: core.Rate{N: 20, Per: time.Second}},
+//	)
+//	if err != nil {
+//		log.Fatal(err)
+//	}
+//
+//	e := echo.New()
+//	e.Use(middleware.RequestLogger(), middleware.Recover(), echo5flow.Middleware(limiter, echo5flow.Options{}))
+//	e.GET("/orders/:id", show)
+//	e.POST("/orders", place)
+//	if err := e.Start(":8080"); err != nil {
+//		log.Fatal(err)
+//	}
+//
+// The resource is the method and the route's template, "GET /orders/:id". echo
+// tells the template also where only other methods have a route: a request that
+// it answers with 405 counts under its own method, "DELETE /orders/:id", and one
+// that it answers for OPTIONS by itself as "OPTIONS /orders/:id". So clients could
+// invent methods there and where Echo.Any serves all of them: one that is none of
+// RFC 9110's nor PATCH counts as itself only if a route was registered for it, and
+// else as "_OTHER /orders/:id". HEAD counts as GET where echo serves it by the
+// route of GET, as AutoHandleHEAD of its router has it.
+//
+// A request that no route matches has the one resource [nethttpflow.Unmatched],
+// "(unmatched)", or within a group that has middlewares, where echo has a route for
+// it, "GET /group/*". With Echo.Pre, before the router, all requests are unmatched:
+// use Echo.Use.
+//
+// A permit is held until the handler returns; its error is passed on
+// unchanged. Failed are a panic and [runtime.Goexit], which go on unchanged too;
+// an error whose status, as [echo.StatusCode] tells it, is 500 or above; an error
+// without a status, since it becomes a 500; and without an error a response with a
+// status of 500 or above, as far as [echo.UnwrapResponse] finds it: not behind a
+// writer that hides what it wraps, nor, around a single route or a group, where
+// AutoHandleHEAD holds the response back.
+//
+// A refused request is answered as [nethttpflow.Answer] says, and then an error
+// with the same status is returned, so that loggers outside see it. For it
+// errors.Is(err, core.ErrRefused) holds, errors.As finds the [core.Refusal], and it
+// is an [echo.ProblemErrorer]. Echo's own error handlers leave alone what is
+// written; one of your own should, too, by looking at Committed of
+// [echo.UnwrapResponse]. If it is to write the answer, as it writes all errors of
+// the service, let Refuse return the refusal: the handler gets that same error.
+//
+//	Refuse: func(_ *echo.Context, p core.Permit) error { return p.Refusal() }
+//
+// A request whose context is done before it is admitted gets
+// echo.ErrServiceUnavailable, with the context's error inside.
+//
+// Where rules have a [core.Queue], a request waits before its handler runs; what
+// package nethttpflow says of those who wait holds here too.
+//
+// With one rule by an IPv4 peer, an admitted request allocates nothing; an IPv6
+// peer costs one small string, and a method that is none of RFC 9110's nor PATCH,
+// or HEAD, one for the route's parameters if it has any.
+package echo5flow
