@@ -15,15 +15,32 @@ type Key struct {
 // Peer is the key "ip": the address of the connection's other end, an IPv6
 // address by its first 64 bits; see [nethttpflow.Peer].
 //
-// It is not c.RealIP, which by default believes the leftmost X-Forwarded-For
-// from anyone, so that a client can have as many keys as it likes. A server with
-// Echo.IPExtractor set for its own proxies can use it:
-//
-//	echoflow.Key{By: "ip", Of: echo.Context.RealIP}
+// It is not c.RealIP, which by default believes what clients say; behind proxies
+// the key wanted is [ClientIP].
 func Peer() Key { return ofRequest(nethttpflow.Peer()) }
 
 // PeerPrefix is [Peer] with other lengths of prefix; see [nethttpflow.PeerPrefix].
 func PeerPrefix(v4, v6 int) Key { return ofRequest(nethttpflow.PeerPrefix(v4, v6)) }
+
+// ClientIP is the key "ip" of a server behind proxies, whose word is believed as t
+// says; see [nethttpflow.ClientIP].
+//
+// It does not ask c.RealIP, whose default lets a client have as many keys as it
+// likes: until Echo.IPExtractor is set, that is the leftmost address of
+// X-Forwarded-For, or else X-Real-IP, from anyone, which is what the client wrote,
+// even where it is no address. IPExtractor does not touch this key. One such as
+// echo.ExtractIPFromXFFHeader, which trusts loopback and private addresses too
+// unless it is told not to, can still lend its answer, with an IPv6 client counted
+// by each of its addresses:
+//
+//	echoflow.Key{By: "ip", Of: echo.Context.RealIP}
+func ClientIP(t nethttpflow.Trust) Key { return ofRequest(nethttpflow.ClientIP(t)) }
+
+// ClientIPPrefix is [ClientIP] with other lengths of prefix; see
+// [nethttpflow.ClientIPPrefix], also for a second rule by network.
+func ClientIPPrefix(t nethttpflow.Trust, v4, v6 int) Key {
+	return ofRequest(nethttpflow.ClientIPPrefix(t, v4, v6))
+}
 
 // Header is a key that is a request header's first value. A client can write
 // into it what it likes; see [nethttpflow.Header], also for the names it panics

@@ -15,15 +15,34 @@ type Key struct {
 // Peer is the key "ip": the address of the connection's other end, an IPv6
 // address by its first 64 bits; see [nethttpflow.Peer].
 //
-// It is not c.ClientIP, which by default believes X-Forwarded-For from anyone,
-// so that a client can have as many keys as it likes. An engine with
-// SetTrustedProxies set to its own proxies can use it:
-//
-//	ginflow.Key{By: "ip", Of: (*gin.Context).ClientIP}
+// It is not c.ClientIP, which by default believes what clients say; behind proxies
+// the key wanted is [ClientIP].
 func Peer() Key { return ofRequest(nethttpflow.Peer()) }
 
 // PeerPrefix is [Peer] with other lengths of prefix; see [nethttpflow.PeerPrefix].
 func PeerPrefix(v4, v6 int) Key { return ofRequest(nethttpflow.PeerPrefix(v4, v6)) }
+
+// ClientIP is the key "ip" of a server behind proxies, whose word is believed as t
+// says; see [nethttpflow.ClientIP].
+//
+// It does not ask c.ClientIP, whose defaults let a client have as many keys as it
+// likes. An engine trusts every address as a proxy until SetTrustedProxies names
+// your own, and then takes the leftmost address of X-Forwarded-For, or else
+// X-Real-IP, which is what the client wrote. If the engine's TrustedPlatform is
+// set, that header comes first, whoever has sent it and whatever it holds. A peer
+// on a Unix socket is always trusted. None of these settings touches this key, nor
+// does it look at any header but the one in t. An engine that is set up for its
+// proxies can still lend its answer, with an IPv6 client counted by each of its
+// addresses:
+//
+//	ginflow.Key{By: "ip", Of: (*gin.Context).ClientIP}
+func ClientIP(t nethttpflow.Trust) Key { return ofRequest(nethttpflow.ClientIP(t)) }
+
+// ClientIPPrefix is [ClientIP] with other lengths of prefix; see
+// [nethttpflow.ClientIPPrefix], also for a second rule by network.
+func ClientIPPrefix(t nethttpflow.Trust, v4, v6 int) Key {
+	return ofRequest(nethttpflow.ClientIPPrefix(t, v4, v6))
+}
 
 // Header is a key that is a request header's first value. A client can write
 // into it what it likes; see [nethttpflow.Header], also for the names it panics

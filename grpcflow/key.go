@@ -2,12 +2,10 @@ package grpcflow
 
 import (
 	"context"
-	"fmt"
 	"net"
-	"net/netip"
 	"strings"
-	"unique"
 
+	"github.com/exactflow/exactflow/internal/clientip"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 )
@@ -28,8 +26,9 @@ type Key struct {
 // has all of a /64 to choose from. A peer without an address (a Unix socket, an
 // in-memory listener) has the empty key.
 //
-// Behind a proxy all calls have the proxy's address. What clients or proxies
-// write into metadata such as x-forwarded-for is not looked at.
+// Behind a proxy all calls have the proxy's address, and the key wanted is
+// [ClientIP]. What clients or proxies write into metadata such as x-forwarded-for
+// is not looked at.
 func Peer() Key { return PeerPrefix(32, 64) }
 
 // PeerPrefix is [Peer] with other lengths: the first v4 bits of an IPv4 address, 1
@@ -37,17 +36,8 @@ func Peer() Key { return PeerPrefix(32, 64) }
 // written as a prefix, "192.0.2.0/24"; a whole one as an address. An IPv4 address
 // in IPv6 clothes is IPv4, and zones are dropped. Other lengths panic.
 func PeerPrefix(v4, v6 int) Key {
-	if v4 < 1 || v4 > 32 || v6 < 1 || v6 > 128 {
-		panic(fmt.Sprintf("grpcflow: PeerPrefix(%d, %d): want 1 to 32 and 1 to 128 bits", v4, v6))
-	}
-	return Key{By: "ip", Of: func(ctx context.Context) string {
-		ip := peerAddr(ctx)
-		bits := v6
-		if ip.Is4() {
-			bits = v4
-		}
-		return text(ip, bits)
-	}}
+	cut := clientip.NewCut("grpcflow: PeerPrefix", v4, v6)
+	return Key{By: "ip", Of: func(ctx context.Context) string { return cut.Text(peerAddr(ctx)) }}
 }
 
 // Metadata is the first value of the call's incoming metadata under name, in
@@ -67,47 +57,18 @@ func Metadata(by, name string) Key {
 	}}
 }
 
-// peerAddr is the peer's address without a zone; invalid if it has none.
-func peerAddr(ctx context.Context) netip.Addr {
+// peerAddr is the peer's address; invalid if it has none.
+func peerAddr(ctx context.Context) clientip.Addr {
 	p, ok := peer.FromContext(ctx)
 	if !ok || p.Addr == nil {
-		return netip.Addr{}
+		return clientip.Addr{}
 	}
 	if tcp, ok := p.Addr.(*net.TCPAddr); ok { // grpc-go's own listener: nothing to parse
-		ip, _ := netip.AddrFromSlice(tcp.IP)
-		return ip.Unmap()
+		return clientip.FromIP(tcp.IP)
 	}
 	if p.Addr.Network() == "unix" { // a path, whatever it looks like
-		return netip.Addr{}
+		return clientip.Addr{}
 	}
 	// ServeHTTP's address is text, from which somebody may have taken the port.
-	at := p.Addr.String()
-	ap, err := netip.ParseAddrPort(at)
-	ip := ap.Addr()
-	if err != nil {
-		ip, _ = netip.ParseAddr(at)
-	}
-	return ip.Unmap().WithZone("")
-}
-
-// text is the address cut to bits; "" for an invalid one.
-//
-// The key of a rule is text, for [core.Rule].For to name it, and a peer's address
-// comes as bytes. So that a call does not allocate for what the call before had
-// allocated, equal texts share one: package unique keeps a text until a garbage
-// collection finds it unused, and looks it up, from our stack, without an
-// allocation. No bound of ours is needed, and nothing to clean up.
-func text(ip netip.Addr, bits int) string {
-	var b [64]byte
-	t := b[:0]
-	switch {
-	case !ip.IsValid():
-		return ""
-	case bits == ip.BitLen():
-		t = ip.AppendTo(t)
-	default:
-		prefix, _ := ip.Prefix(bits) // no error: the address is longer
-		t = prefix.AppendTo(t)
-	}
-	return unique.Make(string(t)).Value()
+	return clientip.Parse(p.Addr.String())
 }

@@ -1,10 +1,9 @@
 package nethttpflow
 
 import (
-	"fmt"
 	"net/http"
-	"net/netip"
-	"strings"
+
+	"github.com/exactflow/exactflow/internal/clientip"
 )
 
 // A Key is one thing that requests are known by. Rules count by its name.
@@ -21,49 +20,15 @@ type Key struct {
 //
 // Headers that claim another address, such as X-Forwarded-For, are not
 // believed: whoever sends the request writes them. So behind a proxy the peer is
-// the proxy.
+// the proxy, and the key wanted is [ClientIP].
 func Peer() Key { return PeerPrefix(32, 64) }
 
 // PeerPrefix is [Peer] with other lengths: the first v4 bits of an IPv4
 // address, 1 to 32, and the first v6 of an IPv6 address, 1 to 128. What is cut
 // short is written as a prefix, "192.0.2.0/24". Other lengths panic.
 func PeerPrefix(v4, v6 int) Key {
-	if v4 < 1 || v4 > 32 || v6 < 1 || v6 > 128 {
-		panic(fmt.Sprintf("nethttpflow: PeerPrefix(%d, %d): want 1 to 32 and 1 to 128 bits", v4, v6))
-	}
-	return Key{By: "ip", Of: func(r *http.Request) string {
-		text := host(r.RemoteAddr)
-		addr, err := netip.ParseAddr(text)
-		if err != nil {
-			return ""
-		}
-		if addr.Is4() && v4 == 32 {
-			return text // there is one way to write it: ParseAddr takes no leading zeros
-		}
-		bits := v6
-		if addr = addr.Unmap(); addr.Is4() {
-			bits = v4
-		}
-		if bits < addr.BitLen() {
-			// It does not fail: the address is valid and bits is below its length.
-			prefix, _ := addr.Prefix(bits)
-			var b [len("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128")]byte
-			return string(prefix.AppendTo(b[:0]))
-		}
-		return addr.String()
-	}}
-}
-
-// host is RemoteAddr without port, brackets and zone. Some middlewares set an
-// address without a port.
-func host(remote string) string {
-	if rest, ok := strings.CutPrefix(remote, "["); ok {
-		remote, _, _ = strings.Cut(rest, "]")
-	} else if before, port, _ := strings.Cut(remote, ":"); !strings.Contains(port, ":") {
-		remote = before
-	}
-	remote, _, _ = strings.Cut(remote, "%")
-	return remote
+	cut := clientip.NewCut("nethttpflow: PeerPrefix", v4, v6)
+	return Key{By: "ip", Of: func(r *http.Request) string { return cut.Text(clientip.Parse(r.RemoteAddr)) }}
 }
 
 // Header is a key that is a request header's first value, such as an API key.

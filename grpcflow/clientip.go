@@ -1,0 +1,88 @@
+package grpcflow
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+
+	"github.com/exactflow/exactflow/internal/clientip"
+	"google.golang.org/grpc/metadata"
+)
+
+// Trust says which proxies stand before the server: whose word about a client is
+// believed. Everyone can send metadata, so one wrong answer here gives a client as
+// many keys as it likes. The zero Trust believes nobody.
+//
+// Say Proxies if the addresses of the proxies are known, else Hops; see
+// [ClientIP] for what happens with either.
+type Trust struct {
+	// Proxies are the addresses of your own proxies: 10.0.0.0/8, or those of a mesh's
+	// gateways. A prefix that is everybody, 0.0.0.0/0, panics.
+	Proxies []netip.Prefix
+
+	// Hops is how many proxies of your own stand in a row before the server, at most
+	// 64, whatever their addresses: the client is the Hops-th address of the header
+	// from the right, with Hops 1 what the peer itself has appended. It holds only if
+	// nobody reaches the server past them, and each of them appends; a server on a
+	// Unix socket, say. With Proxies too, the peer must be one of those.
+	Hops int
+
+	// Header is the one that the proxies write, in any case. "X-Forwarded-For", which
+	// "" is as well, and "Forwarded" (RFC 7239) are lists, to whose end each proxy
+	// appends. Any other, such as "X-Real-IP" or "X-Envoy-External-Address", has one
+	// address, and is believed from a peer among Proxies, or with Hops 1 from every
+	// peer, which must write it over what clients send. No second header is tried.
+	Header string
+}
+
+// ClientIP is the key "ip" of a server behind proxies: the address of the client,
+// in the form that [Peer] has it, IPv4 whole and IPv6 by its first 64 bits. Name
+// it in Options.Keys in place of Peer.
+//
+//	grpcflow.ClientIP(grpcflow.Trust{Proxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
+//
+// To gRPC a proxy's headers are metadata. If the peer is not among Proxies, the
+// peer is the client, and metadata changes nothing. Else all values of the header
+// are one list, read from its right end, where the peer has appended. The first
+// address that is not among Proxies is the client; what stands left of it, it may
+// have written itself. If all are among Proxies, the leftmost is.
+//
+// What is no address ends the walk: "unknown", "_hidden", an empty element, one
+// without "for" or with two, one above 1 KiB, the 65th. The client is then the
+// last of your proxies that was known, so that calls which cannot be told apart
+// share one key, and no garbage makes a new one. Where Hops counts, elements
+// before the Hops-th are not read; if that one is missing or no address, the peer
+// is the client, and never what stands nearer. A header for one address that is
+// missing, sent twice, or holds anything else leaves the peer too.
+//
+// An address may have a port. In X-Forwarded-For IPv6 may lack its brackets, and
+// is then taken for an address without a port; in Forwarded, as RFC 7239 has it,
+// it may not.
+//
+// On a Unix socket the peer has no address: only Hops believes it, and without a
+// client in the header the key is the empty one, as Stat.Empty tells.
+//
+// For a peer that is believed, grpc-go copies the values of the header, a slice
+// for each call. A Trust that cannot be meant panics and says what would be
+// right. The slice is copied.
+func ClientIP(t Trust) Key { return ClientIPPrefix(t, 32, 64) }
+
+// ClientIPPrefix is [ClientIP] with other lengths, as [PeerPrefix] has them. A
+// site has often a /48 to take its /64 from; so that it is limited as a whole,
+// too, let a second rule count by network:
+//
+//	network := grpcflow.ClientIPPrefix(trust, 24, 48)
+//	network.By = "net"
+//	options := grpcflow.Options{Keys: []grpcflow.Key{grpcflow.ClientIP(trust), network}}
+func ClientIPPrefix(t Trust, v4, v6 int) Key {
+	cut := clientip.NewCut("grpcflow: ClientIPPrefix", v4, v6)
+	clients := clientip.New("grpcflow", clientip.Trust(t))
+	header := strings.ToLower(clients.Header) // as grpc-go keeps names: other spellings cost a search
+	return Key{By: "ip", Of: func(ctx context.Context) string {
+		at := peerAddr(ctx)
+		if clients.Believes(at) {
+			at = clients.Of(at, metadata.ValueFromIncomingContext(ctx, header))
+		}
+		return cut.Text(at)
+	}}
+}

@@ -1,0 +1,120 @@
+package clientip
+
+import "strings"
+
+// A list is the lines of a header, whose elements are read from the end.
+//
+// In RFC 7239 a comma may stand in a quoted string. What proxies have appended is
+// well formed: no quotation mark stands outside its quoted strings, and within
+// them only behind an odd number of backslashes. So from the end, too, quoted
+// strings are known, and what a client has written further left, such as a
+// quotation mark that is never closed, is not yet read when they are. A quoted
+// string does not go on in the next line, for the line's end is the proxy's.
+type list struct {
+	lines     []string // those that are not begun
+	line      string   // what is left of the one that is
+	begun     bool     // there is such a line, though what is left may be ""
+	forwarded bool
+}
+
+// next is the next element, as it stands; false if there is none, or if it does not
+// become clear where it begins.
+func (l *list) next() (string, bool) {
+	if !l.begun {
+		end := len(l.lines) - 1
+		if end < 0 {
+			return "", false
+		}
+		l.line, l.lines, l.begun = l.lines[end], l.lines[:end], true
+	}
+	s, quoted := l.line, false
+	for i := len(s) - 1; i >= 0 && i >= len(s)-1-maxElement; i-- {
+		switch {
+		case s[i] == ',' && !quoted:
+			l.line = s[:i]
+			return strings.Trim(s[i+1:], " \t"), true
+		case s[i] == '"' && l.forwarded:
+			if quoted {
+				first := i
+				for first > 0 && i-first <= maxElement && s[first-1] == '\\' {
+					first--
+				}
+				if (i-first)%2 == 1 {
+					i = first // it and its backslashes are read
+					continue
+				}
+			}
+			quoted = !quoted
+		}
+	}
+	l.begun = false
+	return strings.Trim(s, " \t"), !quoted && len(s) <= maxElement
+}
+
+// forNode is the node that the parameter "for" of an element of Forwarded names;
+// "" if there is none, or two, or the element is not well formed. The quotation
+// marks that a port or an IPv6 address needs may be missing, for they decide
+// nothing; brackets may not, since without them one cannot tell an address from
+// one with a port.
+func forNode(element string) (node string) {
+	const space = " \t"
+	for rest, more := element, true; more; {
+		rest = strings.TrimLeft(rest, space)
+		if after, empty := strings.CutPrefix(rest, ";"); empty {
+			rest = after
+			continue
+		}
+		name, value, ok := strings.Cut(rest, "=")
+		if rest == "" {
+			break
+		}
+		if !ok || name == "" || strings.ContainsFunc(name, notInName) {
+			return ""
+		}
+		if text, quoted := strings.CutPrefix(value, `"`); quoted {
+			end := 0
+			for end < len(text) && text[end] != '"' {
+				if text[end] == '\\' {
+					end++
+				}
+				end++
+			}
+			if end >= len(text) {
+				return ""
+			}
+			value, rest = text[:end], strings.TrimLeft(text[end+1:], space)
+			if rest, more = strings.CutPrefix(rest, ";"); !more && rest != "" {
+				return ""
+			}
+			if strings.Contains(value, `\`) && strings.EqualFold(name, "for") {
+				value = unescaped(value)
+			}
+		} else {
+			value, rest, more = strings.Cut(value, ";")
+			value = strings.TrimRight(value, space)
+			if strings.Contains(value, `"`) {
+				return ""
+			}
+		}
+		if !strings.EqualFold(name, "for") {
+			continue
+		}
+		if node != "" || value == "" || value[0] != '[' && strings.Count(value, ":") > 1 {
+			return ""
+		}
+		node = value
+	}
+	return node
+}
+
+// unescaped allocates; no proxy is known to escape what is in an address.
+func unescaped(s string) string {
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' {
+			i++
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
