@@ -45,7 +45,15 @@
 // Where rules have a [core.Queue], a request waits before its handler runs; what
 // package nethttpflow says of those who wait holds here too.
 //
-// With one rule by an IPv4 peer, an admitted request allocates nothing beyond
-// the 24 bytes that echo makes any middleware allocate for its handler; an IPv6
-// peer costs one small string.
+// # Who the client is
+//
+// By default a client is the peer of its connection, [Peer]. Behind proxies use
+// [ClientIP], and say which are yours. Neither is echo's own c.RealIP: without an
+// Echo.IPExtractor it is what clients write into X-Forwarded-For; see [ClientIP].
+//
+// # What it costs
+//
+// With one rule by the peer or the client, an admitted request whose address is
+// known allocates nothing beyond the 24 bytes that echo makes any middleware
+// allocate for its handler; see package nethttpflow.
 package echoflow

@@ -39,6 +39,15 @@
 // Where rules have a [core.Queue], a request waits before the later handlers run;
 // what package nethttpflow says of those who wait holds here too.
 //
-// With one rule by an IPv4 peer, no memory is allocated for an admitted
-// request; an IPv6 peer costs one small string.
+// # Who the client is
+//
+// By default a client is the peer of its connection, [Peer]. Behind proxies use
+// [ClientIP], and say which are yours. Neither is gin's own c.ClientIP: a new
+// engine trusts every address as a proxy, and so believes what clients write into
+// X-Forwarded-For; see [ClientIP].
+//
+// # What it costs
+//
+// With one rule by the peer or the client, no memory is allocated for an admitted
+// request whose address is known; see package nethttpflow.
 package ginflow

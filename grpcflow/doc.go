@@ -19,6 +19,18 @@
 // [Options] has more. Both interceptors may share one limiter: a rule counts
 // unary calls and streams together.
 //
+// # Who the client is
+//
+// By default a client is the peer of its connection, [Peer], and no metadata is
+// believed. Behind proxies that is the nearest proxy, for everyone. There say
+// which proxies are yours, with [ClientIP]:
+//
+//	trust := grpcflow.Trust{Proxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+//	options := grpcflow.Options{Keys: []grpcflow.Key{grpcflow.ClientIP(trust)}}
+//
+// A limiter is as good as its key: who can choose his own address has no limit. So
+// one header is read, from the right, as far as your own proxies have written it.
+//
 // # How long a call counts
 //
 // A call holds what in-flight rules gave it until its handler returns, panics or

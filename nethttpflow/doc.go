@@ -51,6 +51,28 @@
 // that hijacks its connection, leaves it to another goroutine and returns has
 // given its permit back.
 //
+// # Who the client is
+//
+// By default a client is the peer of its connection, [Peer], and no header is
+// believed. Behind proxies that is the nearest proxy, for everyone. There say
+// which proxies are yours, with [ClientIP]:
+//
+//	trust := nethttpflow.Trust{Proxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+//	options := nethttpflow.Options{Keys: []nethttpflow.Key{nethttpflow.ClientIP(trust)}}
+//
+// A limiter is as good as its key: who can choose his own address has no limit. So
+// one header is read, from the right, as far as your own proxies have written it.
+// Functions that try several headers, take the leftmost address, or believe
+// everyone until they are told not to, are no keys; nor is a RemoteAddr into
+// which a middleware further out has written what they say. gin's c.ClientIP and
+// echo's c.RealIP are such functions by default; packages ginflow and echoflow say
+// more of them, and have this key in their place.
+//
+// To see that it works, send a request with X-Forwarded-For: 203.0.113.1 through
+// your proxies, until it is refused, and on with 203.0.113.2: it must stay refused.
+// If everyone shares one key, the peer is not among your Proxies, or they write
+// another header.
+//
 // # Who waits
 //
 // Where rules have a [core.Queue], a request waits in the middleware before its
@@ -77,7 +99,8 @@
 //
 // # What it costs
 //
-// One decision of the limiter, the keys, the resource. With one rule by an
-// IPv4 peer, no memory is allocated for an admitted request; an IPv6 peer costs
-// one small string.
+// One decision of the limiter, the keys, the resource. With one rule by
+// the peer or the client, no memory is allocated for an admitted request whose
+// address is known: the text of an IPv6 address is made at its first request, and
+// anew after a garbage collection.
 package nethttpflow
