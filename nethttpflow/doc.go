@@ -97,6 +97,27 @@
 // most likely gone, but if a deadline of your own ended it, an unwritten
 // response would tell the client 200.
 //
+// # The client side
+//
+// [Transport] makes the calls of an http.Client ask a limiter before they go out:
+// by default by the key "host" and on the resource "GET api.example.com", which is
+// method and host.
+//
+//	limiter, err := core.New(
+//		core.Rule{Name: "calls", By: "host", Limit: core.InFlight{N: 20}},
+//		core.Rule{Name: "polite", By: "host", Limit: core.Pace{N: 5, Per: time.Second},
+//			Queue: core.Queue{Len: 100, Wait: 20 * time.Second}},
+//	)
+//	client := &http.Client{
+//		Transport: nethttpflow.Transport(nil, limiter, nethttpflow.TransportOptions{HoldBack: 10 * time.Minute}),
+//	}
+//
+// The permit is held until the response's body is read to its end, or closed: a body
+// that is neither is a leak, of the connection and of the permit. What is waited,
+// here and in queues, is a part of the client's Timeout. With HoldBack, a server
+// that answers Retry-After, or RateLimit with nothing left, is not called until then;
+// without it, [RetryAfter] tells what a response asks for.
+//
 // # What it costs
 //
 // One decision of the limiter, the keys, the resource. With one rule by
