@@ -48,6 +48,7 @@ type how struct {
 	way    way
 	seat   bool // the key is about to become live
 	behind bool // it would fit, but others wait
+	raised bool // Settle has added to it
 }
 
 // A way is how a step is counted.
@@ -64,22 +65,31 @@ const (
 // few is how many rules may apply to a request before a decision allocates.
 const few = 4
 
-// decide is Try: it fills in p. It starts over when Replace came in between. If
-// patient, it refuses only who cannot begin to wait: of one who can, p says neither.
+// A mode is what a decision does with who is neither refused nor admitted at once.
+type mode uint8
+
+const (
+	patient mode = 1 << iota // refuses only who cannot begin to wait: of one who can, p says neither
+	looking                  // takes nothing: only looks whether it would
+)
+
+// decide is Try: it fills in p. It starts over when Replace came in between.
 //
 // Here and below, what is decided is filled in where it will stay: to return
 // structs of this size costs more than the locks.
-func (l *Limiter) decide(r *Request, p *Permit, patient bool) (ok bool) {
+func (l *Limiter) decide(r *Request, p *Permit, m mode) (ok bool) {
 	for done := false; !done; {
 		b := l.rules()
 		plan := b.plan(l, r.On)
-		patient := patient && plan.queues
+		if !plan.queues {
+			m &^= patient
+		}
 		var seen [few]sight
 		// The hints are for 1 unit, and for those from whom nothing is kept.
-		if (r.Cost == 0 || r.Cost == 1) && (!plan.keeps || r.Priority >= Critical) && l.glance(b, plan, &seen, r, p, patient) {
+		if (r.Cost == 0 || r.Cost == 1) && (!plan.keeps || r.Priority >= Critical) && l.glance(b, plan, &seen, r, p, m) {
 			return false
 		}
-		ok, done = l.commit(b, plan, &seen, r, p, nil, patient)
+		ok, done = l.commit(b, plan, &seen, r, p, nil, m)
 	}
 	return ok
 }
@@ -120,7 +130,7 @@ func (l *Limiter) see(c *planned, r *Request) (b *bound, e *entry, hash uint64, 
 // of them is closed still when the clock is read after all: for the patient, one
 // without a queue, or for longer than its queue lets wait. What it has seen spares
 // commit another look.
-func (l *Limiter) glance(b *book, plan *plan, seen *[few]sight, r *Request, p *Permit, patient bool) (refused bool) {
+func (l *Limiter) glance(b *book, plan *plan, seen *[few]sight, r *Request, p *Permit, m mode) (refused bool) {
 	no := verdict{at: open}
 	lacks, clauses := false, plan.clauses
 	for i := range clauses {
@@ -156,7 +166,7 @@ func (l *Limiter) glance(b *book, plan *plan, seen *[few]sight, r *Request, p *P
 		return false
 	}
 	final, late := no.at, int64(open)
-	if patient {
+	if m&patient != 0 {
 		final, late = l.final(plan, r)
 	}
 	now, why := l.now(), no.why()
@@ -192,7 +202,7 @@ func (l *Limiter) final(plan *plan, r *Request) (final, late int64) {
 		case !sure:
 		case q.Len == 0 || t == never:
 			final = max(final, t)
-		case t > open && t < unknown:
+		case t > open && t < unknown && !bound.tries:
 			late = max(late, t-int64(q.Wait))
 		}
 	}
@@ -212,7 +222,7 @@ func (l *Limiter) lacking(clauses []planned, r *Request, now int64) {
 // commit decides under the locks of all steps, and of the door where w stands. It
 // is not done if the book has changed, or if the last place for a key was taken
 // meanwhile. With w, a request that is neither admitted nor refused stands at a door.
-func (l *Limiter) commit(b *book, plan *plan, seen *[few]sight, r *Request, p *Permit, w *waiter, patient bool) (ok, done bool) {
+func (l *Limiter) commit(b *book, plan *plan, seen *[few]sight, r *Request, p *Permit, w *waiter, m mode) (ok, done bool) {
 	n := r.Cost
 	if n == 0 {
 		n = 1
@@ -226,7 +236,7 @@ func (l *Limiter) commit(b *book, plan *plan, seen *[few]sight, r *Request, p *P
 	g := l.borrow(len(clauses))
 	steps := g.steps[:0]
 	enforced, level := false, r.Priority.level()
-	g.holds, g.rare, g.waits = false, false, false
+	g.owes, g.rare, g.waits, g.level = false, false, false, level
 	for i := range clauses {
 		c := &clauses[i]
 		s := &steps[:len(steps)+1][len(steps)]
@@ -250,7 +260,7 @@ func (l *Limiter) commit(b *book, plan *plan, seen *[few]sight, r *Request, p *P
 			}
 		}
 		enforced = enforced || !c.mute
-		g.holds = g.holds || s.bound.holds && c.role != watches
+		g.owes = g.owes || s.bound.owes && c.role != watches
 		g.rare = g.rare || s.empty || s.shadow || s.entry == nil || s.bound.holds && c.solo == nil
 	}
 	g.steps, g.n = steps, n
@@ -269,7 +279,7 @@ func (l *Limiter) commit(b *book, plan *plan, seen *[few]sight, r *Request, p *P
 		mu := &l.stripes[steps[0].stripe]
 		mu.Lock()
 		if now = l.now(); l.book.Load() == b {
-			ok, done = g.locked(r, now, p, w, patient)
+			ok, done = g.locked(r, now, p, w, m)
 		}
 		mu.Unlock()
 	} else {
@@ -282,16 +292,16 @@ func (l *Limiter) commit(b *book, plan *plan, seen *[few]sight, r *Request, p *P
 			l.stripes[i].Lock()
 		}
 		if now = l.now(); l.book.Load() == b { // the one reading
-			ok, done = g.locked(r, now, p, w, patient)
+			ok, done = g.locked(r, now, p, w, m)
 		}
 		for _, i := range locks {
 			l.stripes[i].Unlock()
 		}
 	}
-	if done && g.rare && !g.waits {
+	if done && g.rare && !g.waits && (m&looking == 0 || !ok) {
 		note(steps, ok, now)
 	}
-	if !ok {
+	if !ok || m&looking != 0 {
 		l.grants.Put(g)
 	}
 	return ok, done
@@ -336,7 +346,7 @@ func include(locks []uint32, stripe uint32) []uint32 {
 
 // locked is the decision itself. Needs all locks, and that the book is still the
 // same.
-func (g *grant) locked(r *Request, now int64, p *Permit, w *waiter, patient bool) (ok, done bool) {
+func (g *grant) locked(r *Request, now int64, p *Permit, w *waiter, m mode) (ok, done bool) {
 	n, steps := g.n, g.steps
 	no := verdict{at: open}
 	seats := false
@@ -357,7 +367,11 @@ func (g *grant) locked(r *Request, now int64, p *Permit, w *waiter, patient bool
 		}
 	}
 	if no.at > open {
-		return false, g.refused(r, now, p, w, patient, no)
+		return false, g.refused(r, now, p, w, m, no)
+	}
+	if m&looking != 0 {
+		g.seen(now, p)
+		return true, true
 	}
 	if seats && !reserve(steps) {
 		return false, false
@@ -380,17 +394,32 @@ func (g *grant) locked(r *Request, now int64, p *Permit, w *waiter, patient bool
 	if w != nil {
 		w.leave() // not before: the key's place stays its own
 	}
-	p.grant, p.bound, p.turn, p.left = g, q.bound, g.state.Load()>>1, q.left
+	g.at = now
+	p.grant, p.bound, p.turn, p.left = g, q.bound, g.state.Load()>>flags, q.left
 	if reset := q.reset(now); g.reset.Load() != reset {
 		g.reset.Store(reset)
 	}
 	return true, true
 }
 
+// seen ends a decision that only looks, and would admit.
+func (g *grant) seen(now int64, p *Permit) {
+	var q quota
+	for i := range g.steps {
+		if s := &g.steps[i]; !s.mute {
+			left, more := s.left(now, s.kept)
+			q = q.tighten(s.bound, left, more)
+		}
+	}
+	if *p = (Permit{}); q.bound != nil {
+		*p = Permit{&g.limiter.refusals[looked], q.bound, uint64(q.reset(now)), q.left}
+	}
+}
+
 // refused ends a decision that some rule refuses: the request stands at its door, or
 // is told why it does not. It is not done if it is to be decided anew. Needs what
 // locked does.
-func (g *grant) refused(r *Request, now int64, p *Permit, w *waiter, patient bool, no verdict) (done bool) {
+func (g *grant) refused(r *Request, now int64, p *Permit, w *waiter, m mode, no verdict) (done bool) {
 	steps := g.steps
 	if w != nil {
 		if s := g.shut(w, now); s != nil {
@@ -412,7 +441,7 @@ func (g *grant) refused(r *Request, now int64, p *Permit, w *waiter, patient boo
 		}
 	}
 	done = true
-	if patient {
+	if m&patient != 0 {
 		var late Reason
 		if done, late = g.stay(r, w, door, now); late != ReasonNone {
 			why = late
@@ -487,7 +516,7 @@ func (s *step) settle(r *Request, now int64) {
 				s.way = full
 			}
 		}
-	case b.named || !s.clause.crowded():
+	case b.named || !s.clause.crowded() && !(b.tries && s.shard.tries()):
 		s.way, s.seat = fresh, !b.named
 		if (s.seat || b.added && !s.clause.settled.Load()) && s.shard.shares(s.clause, now) {
 			s.entry = s.shard.emerge(b, s.key(r), s.hash)
@@ -556,7 +585,7 @@ func (s *step) take(r *Request, now int64, n int) (left int, more int64) {
 	if s.role != limits {
 		return s.charge(r, now, n)
 	}
-	if s.bound.holds {
+	if s.bound.owes {
 		s.shard.held += n
 	}
 	if s.way != own {

@@ -8,15 +8,27 @@ import (
 // InFlight admits a request while at most N units, its own included, are held:
 // a semaphore. What a request took is given back by its [Permit]'s Release,
 // exactly once. N = 0 blocks.
-type InFlight struct{ N int }
+//
+// With SetUp, units are held until [Permit.Ready] at the latest: the limit bounds how
+// many requests are being set up, such as handshakes of connections that then stay
+// open for long. What never calls Ready holds them until Release.
+type InFlight struct {
+	N     int
+	SetUp bool
+}
 
 func (f InFlight) check() error               { return checkN("InFlight", f.N) }
 func (f InFlight) kind() string               { return "in_flight" }
 func (f InFlight) size() (int, time.Duration) { return f.N, 0 }
 func (f InFlight) meter(b *bound) meter       { return &semaphore{bound: b} }
 
-// String is "8 in flight".
-func (f InFlight) String() string { return fmt.Sprintf("%d in flight", f.N) }
+// String is "8 in flight", and "8 in set-up".
+func (f InFlight) String() string {
+	if f.SetUp {
+		return fmt.Sprintf("%d in set-up", f.N)
+	}
+	return fmt.Sprintf("%d in flight", f.N)
+}
 
 // A semaphore is the meter of InFlight. Instants mean nothing to it.
 type semaphore struct {
@@ -51,6 +63,8 @@ func (s *semaphore) left(_ int64, kept int) (int, int64) {
 func (s *semaphore) change(b *bound, _ int64) { s.bound = b }
 func (s *semaphore) copy() meter              { panic("core: what is held cannot be copied") }
 func (s *semaphore) forget()                  {}
+
+func (s *semaphore) undo(_ int64, _, n int) { s.held -= n }
 
 func (s *semaphore) soonest(now int64, _, _, _, _ int) int64 { return now }
 

@@ -25,8 +25,8 @@ import (
 func TestOneInstant(t *testing.T) {
 	t.Run("behind the last lock", func(t *testing.T) {
 		l, events := spyOn(t,
-			Rule{Name: "low", By: "low", Limit: Rate{1000, time.Hour}},
-			Rule{Name: "high", On: "*high", By: "high", Limit: Rate{1000, time.Hour}})
+			Rule{Name: "low", By: "low", Limit: Rate{N: 1000, Per: time.Hour}},
+			Rule{Name: "high", On: "*high", By: "high", Limit: Rate{N: 1000, Per: time.Hour}})
 		r := lowAndHigh(l)
 		low, high := stripeOf(l, r.Keys[0].Value), stripeOf(l, r.Keys[1].Value)
 		for i := range 6 {
@@ -78,7 +78,7 @@ func TestOneInstant(t *testing.T) {
 	})
 
 	t.Run("for the caller too", func(t *testing.T) {
-		l, events := spyOn(t, Rule{Name: "all", Limit: Rate{20, time.Hour}})
+		l, events := spyOn(t, Rule{Name: "all", Limit: Rate{N: 20, Per: time.Hour}})
 		for range 30 {
 			events.list = nil
 			p, ok := l.Try(Request{Cost: 2}) // 1 may be refused without the lock
@@ -99,8 +99,8 @@ func TestOneInstant(t *testing.T) {
 // meanwhile.
 func TestAllOrNothing(t *testing.T) {
 	l, events := spyOn(t, append(slices.Clone(medley),
-		Rule{Name: "newcomers", By: "id", Limit: Rate{3, time.Hour}},
-		Rule{Name: "shadow", Limit: Rate{1 << 30, time.Hour}, Shadow: true})...)
+		Rule{Name: "newcomers", By: "id", Limit: Rate{N: 3, Per: time.Hour}},
+		Rule{Name: "shadow", Limit: Rate{N: 1 << 30, Per: time.Hour}, Shadow: true})...)
 	events.moody = true
 	var ids, admitted atomic.Int64
 	crowd(8, func(random *rand.Rand) {
@@ -168,16 +168,16 @@ func TestAllOrNothing(t *testing.T) {
 // soon all others behind them. Foreign code under a lock, or a sleep, would make
 // strangers wait for it.
 func TestOrder(t *testing.T) {
-	free := Rate{1 << 30, time.Hour}
+	free := Rate{N: 1 << 30, Per: time.Hour}
 	rules := []Rule{
 		{Name: "all", Limit: free},
-		{Name: "hold all", Limit: InFlight{1 << 30}},
+		{Name: "hold all", Limit: InFlight{N: 1 << 30}},
 		{Name: "d", By: "d", Limit: free},
-		{Name: "c", By: "c", Limit: InFlight{1 << 30}},
-		{Name: "b", By: "b", Limit: InFlight{1 << 30}},
+		{Name: "c", By: "c", Limit: InFlight{N: 1 << 30}},
+		{Name: "b", By: "b", Limit: InFlight{N: 1 << 30}},
 		{Name: "a", By: "a", Limit: free},
 		{Name: "again", By: "a", Limit: free}, // on the stripe of the one before
-		{Name: "both", By: "c,d", Limit: InFlight{1 << 30}},
+		{Name: "both", By: "c,d", Limit: InFlight{N: 1 << 30}},
 	}
 	l := limiter(t, rules...)
 	var r Request
@@ -264,7 +264,7 @@ func TestOrder(t *testing.T) {
 	t.Run("without a sleep", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			began := time.Now()
-			one := Rule{Name: "a", By: "a", Limit: Rate{2, time.Hour}, MaxKeys: 1}
+			one := Rule{Name: "a", By: "a", Limit: Rate{N: 2, Per: time.Hour}, MaxKeys: 1}
 			for _, rules := range [][]Rule{{one}, append(rules[:5:5], one)} {
 				l := limiter(t, rules...)
 				for i := range 100 {
@@ -291,7 +291,7 @@ func TestEarlyNeverLate(t *testing.T) {
 		random := rand.New(rand.NewPCG(1, 4))
 		for range 200 {
 			now := random.Int64N(50)
-			p := past{limit: Rate{random.IntN(6), time.Duration(1 + random.IntN(20))}, slice: 1}
+			p := past{limit: Rate{N: random.IntN(6), Per: time.Duration(1 + random.IntN(20))}, slice: 1}
 			w := p.limit.meter(newBound(nil, p.limit, false))
 			for range 60 {
 				now += random.Int64N(5)
@@ -304,7 +304,7 @@ func TestEarlyNeverLate(t *testing.T) {
 				}
 				floor := now - int64(p.limit.Per)
 				p.log = slices.DeleteFunc(p.log, func(a admit) bool { return a.at <= floor })
-				p.limit = Rate{random.IntN(6), time.Duration(1 + random.IntN(20))}
+				p.limit = Rate{N: random.IntN(6), Per: time.Duration(1 + random.IntN(20))}
 				w.change(newBound(nil, p.limit, false), floor)
 			}
 		}
@@ -315,7 +315,7 @@ func TestEarlyNeverLate(t *testing.T) {
 		for range 50 {
 			n := exact + 1 + random.IntN(3)
 			per := 1 + random.Int64N(100_000)
-			p := past{limit: Rate{n, time.Duration(per)}, slice: (per + exact - 2) / (exact - 1)}
+			p := past{limit: Rate{N: n, Per: time.Duration(per)}, slice: (per + exact - 2) / (exact - 1)}
 			w := p.limit.meter(newBound(nil, p.limit, false))
 			now := random.Int64N(per)
 			for range 60 {
@@ -331,7 +331,7 @@ func TestEarlyNeverLate(t *testing.T) {
 	t.Run("InFlight", func(t *testing.T) {
 		random := rand.New(rand.NewPCG(3, 4))
 		for range 200 {
-			limit := InFlight{random.IntN(6)}
+			limit := InFlight{N: random.IntN(6)}
 			s := limit.meter(newBound(nil, limit, false)).(holder)
 			held := 0
 			opens := func(n int) int64 {
@@ -383,8 +383,8 @@ func TestEarlyNeverLate(t *testing.T) {
 func TestHintBeforeClock(t *testing.T) {
 	const per = time.Millisecond
 	l := limiter(t,
-		Rule{Name: "blob", On: "slow", By: "blob", Limit: Rate{1 << 30, time.Hour}},
-		Rule{Name: "gate", Limit: Rate{1, per}})
+		Rule{Name: "blob", On: "slow", By: "blob", Limit: Rate{N: 1 << 30, Per: time.Hour}},
+		Rule{Name: "gate", Limit: Rate{N: 1, Per: per}})
 
 	// To look at a key of megabytes takes longer than the window: a clock read
 	// before that is late by more than one admission.
@@ -408,7 +408,7 @@ func TestHintBeforeClock(t *testing.T) {
 	<-others
 
 	t.Run("without a lock", func(t *testing.T) {
-		l := limiter(t, Rule{Name: "gate", Limit: Rate{1, time.Hour}})
+		l := limiter(t, Rule{Name: "gate", Limit: Rate{N: 1, Per: time.Hour}})
 		l.Try(Request{})
 		home := l.rules().named["gate"].ledger.home
 		l.stripes[home].Lock()
@@ -429,8 +429,8 @@ func TestTheHintIsWrittenUnderTheLockOnly(t *testing.T) {
 	t.Run("only there", func(t *testing.T) {
 		rules := func(n int) []Rule {
 			return []Rule{
-				{Name: "rate", By: "k", Limit: Rate{n, 200 * time.Microsecond}},
-				{Name: "hold", By: "k", Limit: InFlight{n}},
+				{Name: "rate", By: "k", Limit: Rate{N: n, Per: 200 * time.Microsecond}},
+				{Name: "hold", By: "k", Limit: InFlight{N: n}},
 			}
 		}
 		l := limiter(t, rules(2)...)
@@ -485,7 +485,7 @@ func TestTheHintIsWrittenUnderTheLockOnly(t *testing.T) {
 	// Who reads while an entry comes under one bound after the other gets the
 	// hint of the bound that is asked for, or none.
 	t.Run("with its bound", func(t *testing.T) {
-		l := limiter(t, Rule{Name: "k", By: "k", Limit: Rate{1, time.Hour}})
+		l := limiter(t, Rule{Name: "k", By: "k", Limit: Rate{N: 1, Per: time.Hour}})
 		l.Try(keyed("k", "v"))
 		c := l.rules().named["k"]
 		i := stripeOf(l, "v")
@@ -494,7 +494,7 @@ func TestTheHintIsWrittenUnderTheLockOnly(t *testing.T) {
 		var asked atomic.Pointer[bound] // by who reads: the bound to come, or that which is there
 		turn := func(n int) {
 			was := next
-			next = newBound(c, Rate{n, time.Hour}, false)
+			next = newBound(c, Rate{N: n, Per: time.Hour}, false)
 			asked.Store(next)
 			l.stripes[i].Lock()
 			defer l.stripes[i].Unlock()
@@ -538,12 +538,12 @@ func TestTheHintIsWrittenUnderTheLockOnly(t *testing.T) {
 	// the last, in which another can come and go.
 	t.Run("not after it", func(t *testing.T) {
 		rules := []Rule{
-			{Name: "hold", On: "*hold*", By: "k", Limit: InFlight{2}},
-			{Name: "rate", On: "*rate*", By: "k", Limit: Rate{1, time.Hour}},
-			{Name: "shut", On: "*shut*", Limit: InFlight{0}},
+			{Name: "hold", On: "*hold*", By: "k", Limit: InFlight{N: 2}},
+			{Name: "rate", On: "*rate*", By: "k", Limit: Rate{N: 1, Per: time.Hour}},
+			{Name: "shut", On: "*shut*", Limit: InFlight{N: 0}},
 		}
 		for i := range 20 {
-			rules = append(rules, Rule{Name: strconv.Itoa(i), On: "*wide*", By: strconv.Itoa(i), Limit: InFlight{1 << 30}})
+			rules = append(rules, Rule{Name: strconv.Itoa(i), On: "*wide*", By: strconv.Itoa(i), Limit: InFlight{N: 1 << 30}})
 		}
 		l := limiter(t, rules...)
 		v := valueIn(l, func(i uint32) bool { return i < 10 })
@@ -592,11 +592,11 @@ func TestTheHintIsWrittenUnderTheLockOnly(t *testing.T) {
 	})
 
 	t.Run("not for another book", func(t *testing.T) {
-		l := limiter(t, Rule{Name: "k", By: "k", Limit: Rate{1, time.Hour}})
+		l := limiter(t, Rule{Name: "k", By: "k", Limit: Rate{N: 1, Per: time.Hour}})
 		r := keyed("k", "v")
 		l.Try(r)
 		l.Try(r)
-		l.Replace(Rule{Name: "k", By: "k", Limit: Rate{2, time.Hour}})
+		l.Replace(Rule{Name: "k", By: "k", Limit: Rate{N: 2, Per: time.Hour}})
 		if p, ok := l.Try(r); !ok {
 			t.Errorf("the second of 2 is refused, by the hint of the first of 1: %v", p.Refusal())
 		}
@@ -607,8 +607,8 @@ func TestTheHintIsWrittenUnderTheLockOnly(t *testing.T) {
 	t.Run("who sleeps through Replace", func(t *testing.T) {
 		rules := func(n int) []Rule {
 			return []Rule{
-				{Name: "k", By: "k", Limit: Rate{n, time.Hour}},
-				{Name: "both", On: "both", By: "k", Limit: Rate{n, time.Minute}},
+				{Name: "k", By: "k", Limit: Rate{N: n, Per: time.Hour}},
+				{Name: "both", On: "both", By: "k", Limit: Rate{N: n, Per: time.Minute}},
 			}
 		}
 		l := limiter(t, rules(1000)...)
@@ -639,9 +639,9 @@ func TestTheHintIsWrittenUnderTheLockOnly(t *testing.T) {
 
 	// The same without a lock: no refusal by old rules is later than the new.
 	t.Run("who looks through Replace", func(t *testing.T) {
-		blob := Rule{Name: "blob", On: "slow", By: "blob", Limit: Rate{1 << 30, time.Hour}}
+		blob := Rule{Name: "blob", On: "slow", By: "blob", Limit: Rate{N: 1 << 30, Per: time.Hour}}
 		for range 5 {
-			l := limiter(t, Rule{Name: "gate", Limit: Rate{1, time.Hour}}, blob)
+			l := limiter(t, Rule{Name: "gate", Limit: Rate{N: 1, Per: time.Hour}}, blob)
 			l.Try(Request{})
 			opens := l.rules().named["gate"].ledger.solo.opens.Load()
 			var p Permit
@@ -649,7 +649,7 @@ func TestTheHintIsWrittenUnderTheLockOnly(t *testing.T) {
 			r := slow()
 			decided := started(func() { p, ok = l.Try(r) })
 			time.Sleep(time.Millisecond) // time to be amid the look
-			l.Replace(Rule{Name: "gate", Limit: Rate{2, time.Hour}}, blob)
+			l.Replace(Rule{Name: "gate", Limit: Rate{N: 2, Per: time.Hour}}, blob)
 			replaced := l.now()
 			<-decided
 			if at := opens - int64(p.Refusal().RetryAfter); !ok && at > replaced {
@@ -671,9 +671,9 @@ func TestForgettingIsInvisible(t *testing.T) {
 			ms := time.Millisecond
 			rules := func() []Rule {
 				return []Rule{
-					{Name: "rate", On: "*rate*", By: "k", Limit: Rate{2 + random.IntN(2), []time.Duration{10 * ms, 25 * ms}[random.IntN(2)]}},
-					{Name: "hold", On: "*hold*", By: "k", Limit: InFlight{1 + random.IntN(3)}},
-					{Name: "large", On: "large", By: "k", Limit: Rate{5000, 20 * ms}},
+					{Name: "rate", On: "*rate*", By: "k", Limit: Rate{N: 2 + random.IntN(2), Per: []time.Duration{10 * ms, 25 * ms}[random.IntN(2)]}},
+					{Name: "hold", On: "*hold*", By: "k", Limit: InFlight{N: 1 + random.IntN(3)}},
+					{Name: "large", On: "large", By: "k", Limit: Rate{N: 5000, Per: 20 * ms}},
 				}
 			}
 			first := rules()
@@ -731,8 +731,8 @@ func TestForgettingIsInvisible(t *testing.T) {
 	// The entry goes after a decision has found it, and before it has the lock.
 	t.Run("to who has found it", func(t *testing.T) {
 		l := limiter(t,
-			Rule{Name: "low", By: "low", Limit: Rate{1000, time.Hour}},
-			Rule{Name: "high", By: "high", Limit: InFlight{1}})
+			Rule{Name: "low", By: "low", Limit: Rate{N: 1000, Per: time.Hour}},
+			Rule{Name: "high", By: "high", Limit: InFlight{N: 1}})
 		r := lowAndHigh(l)
 		low, high := stripeOf(l, r.Keys[0].Value), stripeOf(l, r.Keys[1].Value)
 		p, _ := l.Try(r)
@@ -763,7 +763,7 @@ func TestForgettingIsInvisible(t *testing.T) {
 	// A held entry stays, however the table around it changes: the release finds
 	// it, and leaves nothing.
 	t.Run("to who holds it", func(t *testing.T) {
-		l := limiter(t, Rule{Name: "k", By: "k", Limit: InFlight{1}, MaxKeys: 40})
+		l := limiter(t, Rule{Name: "k", By: "k", Limit: InFlight{N: 1}, MaxKeys: 40})
 		crowd(4, func(random *rand.Rand) {
 			for range 1500 {
 				p, ok := l.Try(keyed("k", valueIn(l, func(i uint32) bool { return i == 7 })))
@@ -1035,12 +1035,12 @@ func (p *past) compare(t *testing.T, w meter, now int64) {
 
 // medley is rules of which some apply to a request, the first always.
 var medley = []Rule{
-	{Name: "all", Limit: Rate{1 << 30, time.Hour}},
-	{Name: "x", On: "*x*", Limit: Rate{30, time.Millisecond}},
-	{Name: "y", On: "*y*", Limit: InFlight{6}},
-	{Name: "ip", By: "ip", Limit: Rate{10, time.Millisecond}},
-	{Name: "user", On: "*x*", By: "user", Limit: InFlight{3}},
-	{Name: "pair", On: "*y*", By: "ip,user", Limit: Rate{5, 100 * time.Microsecond}},
+	{Name: "all", Limit: Rate{N: 1 << 30, Per: time.Hour}},
+	{Name: "x", On: "*x*", Limit: Rate{N: 30, Per: time.Millisecond}},
+	{Name: "y", On: "*y*", Limit: InFlight{N: 6}},
+	{Name: "ip", By: "ip", Limit: Rate{N: 10, Per: time.Millisecond}},
+	{Name: "user", On: "*x*", By: "user", Limit: InFlight{N: 3}},
+	{Name: "pair", On: "*y*", By: "ip,user", Limit: Rate{N: 5, Per: 100 * time.Microsecond}},
 }
 
 // anyone is some request to medley.

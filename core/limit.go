@@ -54,6 +54,9 @@ type meter interface {
 	change(b *bound, floor int64)
 	// forget clears the count, except what is held.
 	forget()
+	// undo takes back n of took units that passed together at the instant at, as if
+	// these n had not: as far as they still count, and can be told from others.
+	undo(at int64, took, n int)
 }
 
 // A holder is a meter whose units come back when the request is done.
@@ -99,6 +102,9 @@ type bound struct {
 	added  bool     // which was not there before the last change of the rule
 	free   bool     // Unlimited
 	holds  bool     // its meters are holders
+	setup  bool     // which hold only until Ready
+	tries  bool     // its meters are trials
+	owes   bool     // one of both: there is something to do at the end of a request
 	tally  []tally  // the ledger's
 }
 

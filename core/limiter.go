@@ -24,9 +24,9 @@ type Limiter struct {
 	grants  sync.Pool
 	tickets atomic.Uint64 // of those who began to wait
 
-	// refusals are grants of nothing, one for each reason: a refused permit has
-	// one, so that it need not have the reason itself.
-	refusals [len(reasons)]grant
+	// refusals are grants of nothing, one for each reason, looked included: a refused
+	// permit has one, so that it need not have the reason itself.
+	refusals [looked + 1]grant
 
 	changing sync.Mutex // held by Replace and Forget, before any stripe
 }
@@ -68,8 +68,20 @@ func (l *Limiter) rules() *book {
 // request is done; of a refused one the [Permit.Refusal] tells why.
 func (l *Limiter) Try(r Request) (Permit, bool) {
 	var p Permit
-	ok := l.decide(&r, &p, false)
+	ok := l.decide(&r, &p, 0)
 	return p, ok
+}
+
+// Peek looks what Wait would do now, and takes nothing. It is false where Wait would
+// refuse at once: the permit tells why, and [Limiter.Stats] counts the refusal. Else
+// it is true, also where Wait would let the request wait; the permit then tells the
+// [Permit.Quota] before the decision, and there is nothing to release. It is for
+// refusing early what costs much to receive, and for showing quotas: by the time of
+// Wait somebody else may have come.
+func (l *Limiter) Peek(r Request) (Permit, bool) {
+	var p Permit
+	ok := l.decide(&r, &p, patient|looking)
+	return p, ok || p.grant == nil
 }
 
 // Wait is Try for a request that has a context and may wait where rules have a
@@ -81,7 +93,7 @@ func (l *Limiter) Wait(ctx context.Context, r Request) (Permit, error) {
 	err := ctx.Err()
 	switch {
 	case err != nil:
-	case l.decide(&r, &p, true):
+	case l.decide(&r, &p, patient):
 	case p.grant != nil:
 		err = ErrRefused
 	default:

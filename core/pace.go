@@ -271,3 +271,12 @@ func (s *schedule) change(b *bound, floor int64) {
 }
 
 func (s *schedule) forget() { s.n = 0 }
+
+// undo lowers the cost of the last request; those before have been made up for by the
+// one that followed. If others of the same cost passed at that instant, it makes no
+// difference which of them was the last.
+func (s *schedule) undo(at int64, took, n int) {
+	if s.at == at && s.n == took {
+		s.n = max(1, took-n)
+	}
+}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
-	"sync/atomic"
 	"time"
 )
 
@@ -118,22 +117,25 @@ type Permit struct {
 // A permit that is never released holds its in-flight units for ever: defer the
 // call, or use [Limiter.Do].
 func (p Permit) Release() {
-	if p.grant != nil && p.grant.why == ReasonNone {
+	if p.holds() {
 		p.grant.release(p.turn)
 	}
 }
 
-// Fail marks the request's outcome as failed, for the statistics. Only the time
-// before Release counts.
+// Fail marks the request's outcome as failed, for the statistics and for rates that
+// charge by outcome; see [Charge]. Only the time before Release counts.
 func (p Permit) Fail() {
-	if p.grant != nil && p.grant.why == ReasonNone {
+	if p.holds() {
 		p.grant.fail(p.turn)
 	}
 }
 
+// holds reports that the permit is one of an admitted request for which rules apply.
+func (p Permit) holds() bool { return p.grant != nil && p.grant.why == ReasonNone }
+
 // Refusal says why the request was refused; the zero Refusal if it was not.
 func (p Permit) Refusal() Refusal {
-	if p.grant == nil || p.grant.why == ReasonNone {
+	if p.grant == nil || p.grant.why == ReasonNone || p.grant.why == looked {
 		return Refusal{}
 	}
 	r := Refusal{Reason: p.grant.why, RetryAfter: time.Duration(p.turn), Known: p.known()}
@@ -147,6 +149,9 @@ func (p Permit) Refusal() Refusal {
 func (p Permit) known() bool {
 	return p.grant.why == ReasonRate || p.grant.why >= ReasonQueued && p.turn > 0
 }
+
+// looked stands for the reason of a permit from [Limiter.Peek] that is not refused.
+const looked = Reason(len(reasons))
 
 // Quota is that of the tightest rule: the one with the smallest part of its
 // limit remaining, of equals the first by name. If the request was refused, that
@@ -164,7 +169,7 @@ func (p Permit) Quota() Quota {
 	switch {
 	case p.grant.why == ReasonNone:
 		q.Reset = p.grant.quotaReset(p.turn)
-	case p.known():
+	case p.grant.why == looked, p.known():
 		q.Reset = time.Duration(p.turn)
 	}
 	return q
@@ -201,106 +206,4 @@ func compare(a, b, c, d int) int {
 	hi, lo := bits.Mul64(uint64(a), uint64(d))
 	hi2, lo2 := bits.Mul64(uint64(c), uint64(b))
 	return cmp.Or(cmp.Compare(hi, hi2), cmp.Compare(lo, lo2))
-}
-
-// A grant is what an admitted request took: the steps of its decision. Grants are
-// used again; each use is a turn, and a permit of an earlier turn reaches nobody.
-type grant struct {
-	limiter *Limiter
-	state   atomic.Uint64 // turn<<1, +1 if failed
-	reset   atomic.Int64  // of the quota, in nanoseconds
-	n       int           // units
-	holds   bool          // some of them must be given back
-	why     Reason        // of those that stand for refusals: see Limiter.refusals
-	rare    bool          // there may be something to note
-	waits   bool          // neither admitted nor refused: it waits, or can
-	steps   []step        // as of the decision
-	room    [few]step
-}
-
-// borrow is a grant with room for so many steps.
-func (l *Limiter) borrow(steps int) *grant {
-	g, _ := l.grants.Get().(*grant)
-	if g == nil {
-		g = &grant{limiter: l}
-		g.steps = g.room[:0]
-	}
-	if cap(g.steps) < steps {
-		g.steps = make([]step, 0, steps)
-	}
-	return g
-}
-
-// quotaReset is the reset of the turn's quota, unless the turn is over.
-func (g *grant) quotaReset(turn uint64) time.Duration {
-	reset := g.reset.Load()
-	if g.state.Load()>>1 != turn {
-		return 0
-	}
-	return time.Duration(reset)
-}
-
-// fail marks the turn, unless it is over.
-func (g *grant) fail(turn uint64) {
-	g.state.CompareAndSwap(turn<<1, turn<<1|1)
-}
-
-// release ends the turn: whoever ends it gives back.
-func (g *grant) release(turn uint64) {
-	if !g.state.CompareAndSwap(turn<<1, (turn+1)<<1) {
-		if !g.state.CompareAndSwap(turn<<1|1, (turn+1)<<1) {
-			return
-		}
-		for i := range g.steps {
-			if s := &g.steps[i]; s.way != pass {
-				count(s.bound.tally, int64(turn)).failed.Add(1)
-			}
-		}
-	}
-	if g.holds {
-		g.give()
-	}
-	g.limiter.grants.Put(g) // the pool keeps alive what it took, for two collections at most
-}
-
-// give brings back what is held, under the locks.
-func (g *grant) give() {
-	var room [few]*step
-	held := room[:0] // by stripe
-	for i := range g.steps {
-		s := &g.steps[i]
-		if !s.bound.holds || s.way == pass || s.way == full || s.role == watches || s.units(g.n) == 0 {
-			continue
-		}
-		held = append(held, s)
-		for j := len(held) - 1; j > 0 && held[j].stripe < held[j-1].stripe; j-- {
-			held[j], held[j-1] = held[j-1], held[j]
-		}
-	}
-	l := g.limiter
-	for i, s := range held {
-		if i == 0 || held[i-1].stripe != s.stripe {
-			l.stripes[s.stripe].Lock()
-		}
-		s.give(g.n)
-	}
-	for i, s := range held {
-		if i == 0 || held[i-1].stripe != s.stripe {
-			l.stripes[s.stripe].Unlock()
-		}
-	}
-}
-
-// give brings back what is held. Needs the lock.
-func (s *step) give(n int) {
-	n = s.units(n)
-	e := s.entry
-	if t := e.meter.(holder).give(n); e.waits() {
-		e.rouse()
-	} else {
-		e.tell(t)
-	}
-	if s.shard.held -= n; !s.alone {
-		e.vacate()
-	}
 }

@@ -348,7 +348,7 @@ func (l *Limiter) decideWaiting(r *Request, p *Permit, w *waiter) (ok bool) {
 	for done := false; !done; {
 		b := l.rules()
 		var seen [few]sight
-		ok, done = l.commit(b, b.plan(l, r.On), &seen, r, p, w, true)
+		ok, done = l.commit(b, b.plan(l, r.On), &seen, r, p, w, patient)
 	}
 	return ok
 }
@@ -475,7 +475,7 @@ func (s *step) soonest(level, n int, now int64) int64 {
 		}
 	}
 	t := s.entry.meter.soonest(now, atMost(ahead), atMost(alike), n, s.kept)
-	if s.at < unknown {
+	if s.at < unknown && !s.bound.tries {
 		t = max(t, s.at)
 	}
 	return t

@@ -1,9 +1,11 @@
 package core
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
+	"sort"
 	"time"
 )
 
@@ -21,6 +23,8 @@ import (
 type Rate struct {
 	N   int
 	Per time.Duration
+	// Charge says which requests are charged, by their outcome.
+	Charge Charge
 }
 
 // exact is the largest N whose every admission has an entry of its own. A window
@@ -28,13 +32,25 @@ type Rate struct {
 // exact too.
 const exact = 4096
 
-func (r Rate) check() error               { return checkRate("Rate", r.N, r.Per) }
-func (r Rate) kind() string               { return "rate" }
+func (r Rate) check() error {
+	return errors.Join(append(all(checkRate("Rate", r.N, r.Per)), r.Charge.check(r.N))...)
+}
+func (r Rate) kind() string               { return "rate" + r.Charge.suffix() }
 func (r Rate) size() (int, time.Duration) { return r.N, r.Per }
-func (r Rate) meter(b *bound) meter       { return &window{bound: b} }
+func (r Rate) meter(b *bound) meter {
+	if r.Charge != ChargeAll {
+		return &trial{window: window{bound: b}}
+	}
+	return &window{bound: b}
+}
 
-// String is "20 per 1s".
-func (r Rate) String() string { return fmt.Sprintf("%d per %v", r.N, r.Per) }
+// String is "20 per 1s", and "5 failed per 15m0s".
+func (r Rate) String() string {
+	if r.Charge != ChargeAll {
+		return fmt.Sprintf("%d %v per %v", r.N, r.Charge, r.Per)
+	}
+	return fmt.Sprintf("%d per %v", r.N, r.Per)
+}
 
 // A window is the meter of a Rate: a ring of admissions, oldest first, grown
 // from nothing as needed.
@@ -169,6 +185,30 @@ func (w *window) resize(room int) {
 		ring[i] = *w.nth(i)
 	}
 	w.ring, w.head = ring, 0
+}
+
+// undo finds the units by their instant. Where admissions have entries of their own,
+// that is the instant of the entry; in a slice, one that is not earlier: but then a
+// change since may have dropped ours and left those of others, as a pardon may at one
+// instant.
+func (w *window) undo(at int64, _, n int) {
+	i := uint32(sort.Search(int(w.count), func(i int) bool { return w.nth(uint32(i)).at >= at }))
+	if i == w.count {
+		return
+	}
+	a := w.nth(i)
+	c := w.bound.clause
+	if a.at != at && (!w.together(at, a.at) || at < c.since) || at <= c.ledger.pardoned.Load() {
+		return
+	}
+	n = min(n, a.n)
+	w.sum -= n
+	if a.n -= n; a.n == 0 {
+		for ; i+1 < w.count; i++ { // mostly few came since
+			*w.nth(i) = *w.nth(i + 1)
+		}
+		w.count--
+	}
 }
 
 func (w *window) left(now int64, kept int) (int, int64) {

@@ -160,6 +160,7 @@ func (l *Limiter) newLedger(c *clause) *ledger {
 		shares *= 2
 	}
 	g := &ledger{tally: make([]tally, shares)}
+	g.pardoned.Store(open)
 	if c.rule.By != "" {
 		g.parts = strings.Split(c.rule.By, ",")
 		return g
@@ -176,7 +177,11 @@ func newBound(c *clause, limit Limit, named bool) *bound {
 	n, per := limit.size()
 	b := &bound{clause: c, limit: limit, n: n, cold: n, per: int64(per), slice: slice(n, int64(per)), named: named}
 	_, b.free = limit.(Unlimited)
-	_, b.holds = limit.(InFlight)
+	f, holds := limit.(InFlight)
+	b.holds, b.setup = holds, f.SetUp
+	r, _ := limit.(Rate)
+	b.tries = r.Charge != ChargeAll
+	b.owes = b.holds || b.tries
 	if w, ok := limit.(interface{ ramp() (int, time.Duration) }); ok {
 		if from, over := w.ramp(); over > 0 {
 			b.cold, b.over = min(from, n), int64(over)
@@ -214,6 +219,8 @@ func (l *Limiter) Forget(rule string, key ...string) error {
 		return fmt.Errorf("core: Forget: rule %q counts by %q; want as many values as that has parts, %d, or none for all keys; there are %d",
 			rule, c.rule.By, len(c.ledger.parts), len(key))
 	}
+	c.ledger.pardoned.Store(latest)
+	defer func() { c.ledger.pardoned.Store(l.now()) }()
 	if len(key) > 0 {
 		l.pardon(c, key)
 		return nil
@@ -279,7 +286,9 @@ func (e *entry) pardon(c *clause) {
 	e.meter.forget()
 	if e.waits() {
 		e.rouse()
-	} else if !e.bound.Load().holds {
+	} else if b := e.bound.Load(); b.tries {
+		e.tell(unsaid)
+	} else if !b.holds {
 		e.tell(open)
 	}
 }

@@ -113,13 +113,14 @@ func (e *entry) vacate() {
 type ledger struct {
 	parts []string // the rule's By, split; none: solo counts all
 
-	solo   *entry // the entry of a rule without By, in stripe home
-	home   uint32
-	only   shard                   // what is counted beside solo
-	shards atomic.Pointer[[]shard] // of other rules, one a stripe, made with the first plan
-	seats  atomic.Int64            // entries that MaxKeys bounds
-	swept  atomic.Uint32           // where the last sweep began
-	tally  []tally
+	solo     *entry // the entry of a rule without By, in stripe home
+	home     uint32
+	only     shard                   // what is counted beside solo
+	shards   atomic.Pointer[[]shard] // of other rules, one a stripe, made with the first plan
+	seats    atomic.Int64            // entries that MaxKeys bounds
+	swept    atomic.Uint32           // where the last sweep began
+	pardoned atomic.Int64            // when Forget came last; latest while it goes on
+	tally    []tally
 }
 
 // seat counts one more entry that MaxKeys bounds, or one less.
@@ -231,10 +232,14 @@ func (s *shard) insert(c *clause, e *entry, now int64) {
 	}
 	s.table.Load().put(e)
 	s.keys++
-	idles := later(now, e.bound.Load().per) // at the earliest: it is about to be used
-	s.seen = min(s.seen, idles)
-	if idles < s.soonest.Load() {
-		s.soonest.Store(idles)
+	s.idlesBy(later(now, e.bound.Load().per)) // at the earliest: it is about to be used
+}
+
+// idlesBy notes that an entry may idle from t on. Needs the lock.
+func (s *shard) idlesBy(t int64) {
+	s.seen = min(s.seen, t)
+	if t < s.soonest.Load() {
+		s.soonest.Store(t)
 	}
 }
 

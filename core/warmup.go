@@ -40,6 +40,9 @@ func (w WarmUp) check() error {
 	if err := w.Rate.check(); err != nil {
 		return fmt.Errorf("WarmUp: %w", err)
 	}
+	if w.Rate.Charge != ChargeAll {
+		return fmt.Errorf("WarmUp.Rate.Charge is %v; want ChargeAll: what warms up charges all", w.Rate.Charge)
+	}
 	return checkRamp("WarmUp", w.Rate.N, w.From, w.Over)
 }
 

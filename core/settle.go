@@ -1,0 +1,269 @@
+package core
+
+// What may happen to a permit between its decision and its release.
+
+// Detach moves what the request holds to another permit. From then on Release and Fail
+// of p, on whichever copy, do nothing; those of the returned permit count, once. So a
+// handler whose work goes on after it has returned keeps its units: the adapter that
+// called it releases p in vain. What p has been told, such as Fail, stays.
+//
+// It is the zero Permit if p is refused, or was released or detached.
+func (p Permit) Detach() Permit {
+	if !p.holds() || !p.grant.detach(p.turn) {
+		return Permit{}
+	}
+	p.turn++
+	return p
+}
+
+// Ready says that the request has been set up: what limits with [InFlight].SetUp hold
+// for it is given back. The first call counts, before Release.
+func (p Permit) Ready() {
+	if p.holds() {
+		p.grant.beReady(p.turn)
+	}
+}
+
+// Settle tells the true cost, n units, of a request whose cost was not known on entry.
+// It is true if the cost is n from then on, and false, with nothing changed, if there
+// is no room; then another Settle may succeed. The first that is true is the last:
+// later ones are false, as they are when p is refused or was released, and for n
+// below 0. The zero Permit, to which no rule applied, settles for anything.
+//
+// A lower cost gives units back, now, and opens for who waits: those of this request,
+// as far as they are still in their windows. A [Pace] can only give back while nobody
+// has passed since, and not the last unit. A [Rate] above 4096 gives nothing back
+// whose admission lies before the rule's last Replace or Forget. A higher cost is
+// charged now, as a request for what is missing would be, by all rules that had
+// admitted the request and are still there, or by none: it does not wait, and
+// does not pass those who do.
+func (p Permit) Settle(n int) bool {
+	if !p.holds() {
+		return p.grant == nil && n >= 0
+	}
+	return n >= 0 && p.grant.settle(p.turn, n)
+}
+
+// detach makes the turn another, with all its flags.
+func (g *grant) detach(turn uint64) bool {
+	for {
+		s := g.state.Load()
+		if s>>flags != turn || s&ended != 0 {
+			return false
+		}
+		if g.state.CompareAndSwap(s, s+1<<flags) {
+			return true
+		}
+	}
+}
+
+func (g *grant) beReady(turn uint64) {
+	if !g.enter(turn) {
+		return
+	}
+	defer g.leave()
+	if !g.ready {
+		g.give(false, true)
+		g.ready = true
+	}
+}
+
+func (g *grant) settle(turn uint64, n int) (ok bool) {
+	if !g.enter(turn) {
+		return false
+	}
+	defer g.leave()
+	if g.settled {
+		return false
+	}
+	switch {
+	case n < g.n:
+		g.lower(n)
+	case n > g.n:
+		for done := false; !done; {
+			ok, done = g.raise(n - g.n)
+		}
+		if !ok {
+			return false
+		}
+	}
+	g.settled = true
+	return true
+}
+
+// lower gives back what is more than n.
+func (g *grant) lower(n int) {
+	var room [few]uint32
+	locks := ascending(room[:0], g.steps)
+	l := g.limiter
+	for _, i := range locks {
+		l.stripes[i].Lock()
+	}
+	now := l.now()
+	for i := range g.steps {
+		s := &g.steps[i]
+		took := s.units(g.n)
+		if back := took - s.units(n); back > 0 && s.counted() && !g.over(s) {
+			s.undo(g.at, took, back, now)
+		}
+	}
+	g.n = n
+	for _, i := range locks {
+		l.stripes[i].Unlock()
+	}
+}
+
+// counted reports that the step took units.
+func (s *step) counted() bool { return s.way != pass && s.way != full && s.role != watches }
+
+// over reports that what the step took has been given back by Ready.
+func (g *grant) over(s *step) bool { return g.ready && s.bound.setup }
+
+// undo takes back units. Needs the lock.
+func (s *step) undo(at int64, took, n int, now int64) {
+	if s.bound.owes {
+		s.shard.held -= n
+	}
+	e := s.entry
+	if e.bound.Load() == nil {
+		return // forgotten: they have left the window
+	}
+	e.meter.undo(at, took, n)
+	e.announce(now)
+	s.shard.idlesBy(e.meter.idles())
+	if s.bound.holds && !s.alone {
+		e.vacate()
+	}
+}
+
+// announce tells who comes next what the entry says now. Needs the lock.
+func (e *entry) announce(now int64) {
+	if e.waits() {
+		e.rouse()
+		return
+	}
+	t := e.meter.opens(now, 1, 0)
+	if t <= now {
+		t = open
+	}
+	e.tell(t)
+}
+
+// raise charges n more units, by all rules or by none. It is not done if the last place
+// for a key was taken meanwhile.
+func (g *grant) raise(n int) (ok, done bool) {
+	var room [few]uint32
+	locks := ascending(room[:0], g.steps)
+	l := g.limiter
+	for _, i := range locks {
+		l.stripes[i].Lock()
+	}
+	defer func() {
+		for _, i := range locks {
+			l.stripes[i].Unlock()
+		}
+	}()
+	b, now := l.rules(), l.now() // no book comes in while a stripe is locked
+	var few [few]step
+	steps := few[:0]
+	seats := false
+	for i := range g.steps {
+		was := &g.steps[i]
+		s := was.anew(b, g.level, now)
+		if !was.counted() || g.over(was) || s.bound == nil || s.bound.free {
+			s.way = pass
+		}
+		s.at = now
+		switch {
+		case s.way == pass || s.role == counts:
+		case s.entry.waits():
+			s.at = unknown
+		default:
+			s.at = s.entry.meter.opens(now, n, s.kept)
+		}
+		if s.at > now && !s.shadow {
+			return false, true
+		}
+		if s.at > now {
+			s.way = pass
+		}
+		seats = seats || s.way != pass && s.seat
+		steps = append(steps, s)
+	}
+	if seats && !reserve(steps) {
+		return false, false
+	}
+	for i := range steps {
+		if s := &steps[i]; s.way != pass {
+			g.steps[i].entry = s.raise(g.n, n, now)
+			g.steps[i].raised = true
+		}
+	}
+	g.more, g.again = n, now
+	return true, true
+}
+
+// anew is the step as another decision for the same key would have it, by the book b.
+// Without a bound the rule is gone. Needs the lock.
+func (s *step) anew(b *book, level int, now int64) step {
+	t := step{sight: s.sight, clause: s.clause, shard: s.shard, stripe: s.stripe}
+	t.role, t.shadow, t.alone = s.role, s.shadow, s.alone
+	c := b.named[s.clause.rule.Name]
+	if t.bound = nil; c == nil || c.ledger != s.clause.ledger {
+		return t
+	}
+	t.clause, t.bound = c, c.bound
+	if s.way != over && !s.alone {
+		t.bound = c.boundOf(value{s.entry.key, s.entry.hash & 1})
+	}
+	t.kept = t.bound.kept[level]
+	if t.bound.free {
+		return t
+	}
+	if s.entry.bound.Load() == nil { // forgotten
+		t.newcomer(now)
+	} else {
+		t.entry.settle(t.bound)
+	}
+	return t
+}
+
+// newcomer finds out how a step whose entry was forgotten is counted; see settle.
+func (s *step) newcomer(now int64) {
+	c, key, hash := s.clause, s.entry.key, s.entry.hash
+	switch s.entry = s.shard.find(hash, key); {
+	case s.entry != nil:
+		s.entry.settle(s.bound)
+	case !s.bound.named && (c.crowded() || s.bound.tries && s.shard.tries()):
+		if s.shard.overflow == nil {
+			s.shard.overflow = newEntry(s.bound, "", 0)
+		}
+		s.way, s.entry = over, s.shard.overflow
+		s.entry.settle(s.bound)
+	default:
+		s.way, s.seat = fresh, !s.bound.named
+		if s.seat && s.shard.shares(c, now) {
+			s.entry = s.shard.emerge(s.bound, key, hash)
+		} else {
+			s.entry = newEntry(s.bound, key, hash)
+		}
+	}
+}
+
+// raise counts n more units, of a request that took some before, and is where.
+func (s *step) raise(before, n int, now int64) *entry {
+	if s.way == fresh {
+		s.shard.insert(s.clause, s.entry, now)
+	}
+	n = s.units(sum(before, n)) - s.units(before)
+	if s.bound.owes {
+		s.shard.held += n
+	}
+	if s.role == counts {
+		s.entry.meter.(charger).charge(now, n)
+		s.tell(s.left(now, 0))
+	} else {
+		s.tell(s.entry.meter.take(now, n, s.kept))
+	}
+	return s.entry
+}
