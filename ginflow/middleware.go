@@ -37,6 +37,12 @@ type Options struct {
 	// limiter: health checks.
 	Skip func(*gin.Context) bool
 
+	// Carry lets the permit travel in the request's context, for handlers that have
+	// more to say than that they return: core.PermitFrom(c.Request.Context()) tells it. Mark
+	// it failed by Fail, settle a cost that was not known by Settle, and Detach it when
+	// work goes on after the handler has returned. It costs a copy of the request.
+	Carry bool
+
 	// Refuse, if given, answers a refused request, which is aborted already. The
 	// headers of [nethttpflow.Answer.Announce] are set, and may be changed. It must
 	// write a status: what is not written becomes 200.
@@ -111,6 +117,9 @@ func Middleware(l *core.Limiter, o Options) gin.HandlerFunc {
 			permit.Release()
 		}()
 		answer.Announce(c.Writer.Header(), permit)
+		if o.Carry {
+			c.Request = c.Request.WithContext(core.WithPermit(c.Request.Context(), permit))
+		}
 		c.Next()
 		returned = true
 	}

@@ -41,6 +41,14 @@ type Options struct {
 	// limiter: health checks.
 	Skip func(*http.Request) bool
 
+	// Carry lets the permit travel in the request's context, for handlers that have
+	// more to say than that they return: core.PermitFrom(r.Context()) tells it. Mark
+	// it failed by Fail, settle a cost that was not known by Settle, and Detach it when
+	// work goes on after the handler has returned. It costs a copy of the request,
+	// and what stands around the middleware does not see the Pattern that a mux inside
+	// sets on that copy.
+	Carry bool
+
 	// Refuse, if given, answers a refused request; the handler never runs. The
 	// headers of [Answer.Announce] are set already, and may be changed. It must
 	// write a status: what is not written becomes 200. [Answer.Write] writes what
@@ -129,6 +137,9 @@ func Middleware(l *core.Limiter, o Options) func(http.Handler) http.Handler {
 				permit.Release()
 			}()
 			answer.Announce(w.Header(), permit)
+			if o.Carry {
+				r = r.WithContext(core.WithPermit(r.Context(), permit))
+			}
 			next.ServeHTTP(w, r)
 			returned = true
 		})
