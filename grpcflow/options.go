@@ -10,11 +10,16 @@ import (
 
 // Options says how a call becomes a request to the limiter, and what a refused
 // one is answered. The zero value works. The functions are called at the same
-// time by many calls; one that panics does so before anything is taken.
+// time by many calls; one that panics does so before anything is taken. For a
+// client each field means the same, but where it says what is different.
 type Options struct {
 	// Keys is what a call is known by, at most one for each By. nil means [Peer]
 	// alone, an empty slice nothing. A rule that counts by something else counts
 	// all calls under the empty key.
+	//
+	// A client's call has "target" beside, and by default nothing else. Its context
+	// is the caller's: in a handler, [Peer] and [Metadata] are about the call that
+	// is being handled.
 	Keys []Key
 
 	// Resource names what is called, to be matched by a rule's On. nil means the
@@ -24,22 +29,40 @@ type Options struct {
 
 	// Cost is how many units the call takes; 0 means 1, and below 0 is refused.
 	// nil means 1 for each. For a stream req is nil: the decision comes before the
-	// first message.
+	// first message. [InTapHandle] does not ask it.
 	Cost func(ctx context.Context, fullMethod string, req any) int
 
 	// Priority is how important the call is to rules with a Queue or a Reserve. nil
 	// means core.Default for all. It should not be the client's own word. For a
-	// stream req is nil.
+	// stream, and for [InTapHandle], req is nil.
 	Priority func(ctx context.Context, fullMethod string, req any) core.Priority
 
 	// Skip exempts a call: no rule sees it. nil means
 	// [SkipHealthAndReflection], which a function of your own may call.
 	Skip func(ctx context.Context, fullMethod string) bool
 
+	// Messages asks the limiter for messages of streams too, beside the stream. Such
+	// an ask has the stream's keys, the message as req of Cost and Priority, and a
+	// resource of its own: the stream's, behind "received " or "sent ".
+	Messages Messages
+
+	// Carry puts the permit into the context that the handler gets, or the
+	// interceptors further in. There, [core.PermitFrom] has it, to mark the call as
+	// failed, to settle what it has really cost, or to detach the permit for work
+	// that goes on when the handler has returned.
+	Carry bool
+
+	// Known tells [InTapHandle] which methods there are, since clients may call what
+	// does not exist; nothing else asks it. nil means the methods of all services
+	// whose generated code is in the program. It is for servers that have others:
+	// what it says of them must not change once the server serves.
+	Known func(fullMethod string) bool
+
 	// Refuse makes the error of a refused call, in place of the default one; nil,
 	// from it or as it, means the default one. The handler never runs. The
 	// pushback trailer is set as by default, unless Refuse has set one itself.
-	// ctx serves grpc.SetTrailer for streams too.
+	// ctx serves grpc.SetTrailer for streams too; for a client, and for
+	// [InTapHandle], there is no trailer.
 	Refuse func(ctx context.Context, refused core.Permit) error
 
 	// Status is the code of the default error. nil means ResourceExhausted for

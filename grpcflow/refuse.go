@@ -28,25 +28,39 @@ const domain = "github.com/exactflow/exactflow"
 const pushbackKey = "grpc-retry-pushback-ms"
 
 // refuse is the error of a refused call.
-func (s *server) refuse(ctx context.Context, permit core.Permit) error {
-	if s.o.Refuse != nil {
-		if err := s.o.Refuse(ctx, permit); err != nil {
+func (g *gate) refuse(ctx context.Context, permit core.Permit) error {
+	if g.o.Refuse != nil {
+		if err := g.o.Refuse(ctx, permit); err != nil {
 			return err
 		}
 	}
 	r, q := permit.Refusal(), permit.Quota()
 	c := cause{codes.ResourceExhausted, r.Rule, r.By, r.Reason, q.Limit, q.Window}
-	if s.o.Status != nil {
-		if code := s.o.Status(permit); codes.OK < code && code <= codes.Unauthenticated {
+	if g.o.Status != nil {
+		if code := g.o.Status(permit); codes.OK < code && code <= codes.Unauthenticated {
 			c.code = code
 		}
 	}
-	st := s.verdicts.of(c)
+	st := g.verdicts.of(c)
 	if r.Known {
 		st = with(st, &errdetails.RetryInfo{RetryDelay: durationpb.New(r.RetryAfter)})
 	}
+	if g.client {
+		return &refused{r, st}
+	}
 	return st.Err()
 }
+
+// A refused is what a client's own limiter answers: a status, as a server's, for
+// code that knows servers, and a [core.Refusal], for code that wants to tell.
+type refused struct {
+	refusal core.Refusal
+	status  *status.Status
+}
+
+func (r *refused) Error() string              { return r.status.String() }
+func (r *refused) GRPCStatus() *status.Status { return r.status }
+func (r *refused) Unwrap() error              { return r.refusal }
 
 // A cause is what is the same for all refusals by one limit of a rule.
 type cause struct {

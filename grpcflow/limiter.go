@@ -1,0 +1,50 @@
+package grpcflow
+
+import (
+	"context"
+	"errors"
+
+	"github.com/exactflow/exactflow/core"
+	"google.golang.org/grpc"
+)
+
+// A Limiter is exactflow behind an interface with the one method Limit, as the
+// ratelimit interceptors of go-grpc-middleware take it, for servers that have
+// these already. Make it with [NewLimiter]. What is lost that way, against
+// [UnaryServerInterceptor] and [StreamServerInterceptor]:
+//
+//   - The end of the call. Nobody says when it is over, so its permit is released at
+//     once: an in-flight rule is asked and never fills, which is no limit at all, and
+//     a rate that charges by outcome takes every call for a success.
+//   - The error. The middleware answers ResourceExhausted with a text of its own,
+//     which ends with that of ours, and without details: it names the rule and the
+//     wait, but [RetryAfter] does not find it. A call whose context is done while it
+//     waits is answered so, too.
+//   - The request: Cost and Priority get nil.
+//   - Status, Refuse, Carry and Messages: they are not looked at.
+//
+// The method is not lost, nor are the keys, nor the pushback trailer. For clients
+// use [UnaryClientInterceptor]: the interface is the same there, but nobody tells
+// Limit the method that is called, and inside of a handler it takes the handler's.
+type Limiter struct{ gate *gate }
+
+// NewLimiter panics for a nil limiter, and for keys that cannot work.
+func NewLimiter(l *core.Limiter, o Options) Limiter {
+	return Limiter{newGate(l, o, Peer())}
+}
+
+// Limit asks for the call of a server whose context it is. The error is a
+// [core.Refusal], or that of the context.
+func (l Limiter) Limit(ctx context.Context) error {
+	method, _ := grpc.Method(ctx)
+	if l.gate.o.Skip(ctx, method) {
+		return nil
+	}
+	permit, err := l.gate.wait(ctx, l.gate.call(ctx, method, nil))
+	if errors.Is(err, core.ErrRefused) {
+		_ = grpc.SetTrailer(ctx, pushback(ctx, permit)) // fails without a server, as in somebody's unit test
+		return permit.Refusal()
+	}
+	permit.Release()
+	return err
+}
