@@ -56,7 +56,15 @@
 // Where rules have a [core.Queue], a request waits before its handler runs; what
 // package nethttpflow says of those who wait holds here too.
 //
-// With one rule by an IPv4 peer, an admitted request allocates nothing; an IPv6
-// peer costs one small string, and a method that is none of RFC 9110's nor PATCH,
-// or HEAD, one for the route's parameters if it has any.
+// # Who the client is
+//
+// By default a client is the peer of its connection, [Peer]. Behind proxies use
+// [ClientIP], and say which are yours. Neither is echo's own c.RealIP, nor what an
+// Echo.IPExtractor believes; see [ClientIP].
+//
+// # What it costs
+//
+// With one rule by the peer or the client, an admitted request whose address is
+// known allocates nothing; see package nethttpflow. A method that is none of RFC
+// 9110's nor PATCH, and HEAD, cost a copy of the names of the route's parameters.
 package echo5flow

@@ -16,12 +16,29 @@ type Key struct {
 // address by its first 64 bits; see [nethttpflow.Peer].
 //
 // It is not c.RealIP, which tells an IPv6 address in full, so that a host can have
-// as many keys as it likes; and which, once a server sets Echo.IPExtractor, is what
-// that believes.
+// as many keys as it likes; behind proxies the key wanted is [ClientIP].
 func Peer() Key { return ofRequest(nethttpflow.Peer()) }
 
 // PeerPrefix is [Peer] with other lengths of prefix; see [nethttpflow.PeerPrefix].
 func PeerPrefix(v4, v6 int) Key { return ofRequest(nethttpflow.PeerPrefix(v4, v6)) }
+
+// ClientIP is the key "ip" of a server behind proxies, whose word is believed as t
+// says; see [nethttpflow.ClientIP].
+//
+// It does not ask c.RealIP, which is the connection's peer until Echo.IPExtractor is
+// set, and from then on what that believes: echo.LegacyIPExtractor whatever clients
+// write, echo.ExtractIPFromXFFHeader what loopback and private addresses say too,
+// unless it is told not to. IPExtractor does not touch this key. A safe one can
+// still lend its answer, with an IPv6 client counted by each of its addresses:
+//
+//	echo5flow.Key{By: "ip", Of: (*echo.Context).RealIP}
+func ClientIP(t nethttpflow.Trust) Key { return ofRequest(nethttpflow.ClientIP(t)) }
+
+// ClientIPPrefix is [ClientIP] with other lengths of prefix; see
+// [nethttpflow.ClientIPPrefix], also for a second rule by network.
+func ClientIPPrefix(t nethttpflow.Trust, v4, v6 int) Key {
+	return ofRequest(nethttpflow.ClientIPPrefix(t, v4, v6))
+}
 
 // Header is a key that is a request header's first value. A client can write
 // into it what it likes; see [nethttpflow.Header], also for the names it panics

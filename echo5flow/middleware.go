@@ -37,6 +37,12 @@ type Options struct {
 	// limiter: health checks.
 	Skip func(*echo.Context) bool
 
+	// Carry lets the permit travel in the request's context, for handlers that have
+	// more to say than that they return: core.PermitFrom(c.Request().Context()) tells it. Mark
+	// it failed by Fail, settle a cost that was not known by Settle, and Detach it when
+	// work goes on after the handler has returned. It costs a copy of the request.
+	Carry bool
+
 	// Refuse, if given, answers a refused request; the handler never runs. The
 	// headers of [nethttpflow.Answer.Announce] are set, and may be changed. It
 	// writes, or returns an error for echo's error handler to write: after nil,
@@ -114,6 +120,9 @@ func Middleware(l *core.Limiter, o Options) echo.MiddlewareFunc {
 				permit.Release()
 			}()
 			answer.Announce(c.Response().Header(), permit)
+			if o.Carry {
+				c.SetRequest(c.Request().WithContext(core.WithPermit(c.Request().Context(), permit)))
+			}
 			err = next(c)
 			fail = failed(c, err)
 			return err

@@ -325,6 +325,40 @@ func TestWhateverEndsTheHandlerGivesThePermitBack(t *testing.T) {
 	}
 }
 
+// A handler that carries the permit says more than that it returned: that it
+// failed, or that its work goes on.
+func TestAHandlerHasThePermitItIsCarried(t *testing.T) {
+	for _, carry := range []bool{false, true} {
+		l := limiter(t, core.Rule{Name: "slots", Limit: core.InFlight{N: 2}})
+		e := echo.New()
+		e.Use(echo5flow.Middleware(l, echo5flow.Options{Carry: carry}))
+		var goesOn core.Permit
+		e.GET("/:end", func(c *echo.Context) error {
+			permit := core.PermitFrom(c.Request().Context())
+			switch c.Param("end") {
+			case "fail":
+				permit.Fail()
+			case "detach":
+				goesOn = permit.Detach()
+			}
+			return nil
+		})
+		ask(e, "GET", "/fail")
+		ask(e, "GET", "/detach")
+		want := 0
+		if carry {
+			want = 1
+		}
+		if s := stat(t, l, "slots"); s.Admitted != 2 || s.Failed != uint64(want) || s.InFlight != want {
+			t.Errorf("carry %v: admitted %d, failed %d, in flight %d", carry, s.Admitted, s.Failed, s.InFlight)
+		}
+		goesOn.Release()
+		if s := stat(t, l, "slots"); s.InFlight != 0 {
+			t.Errorf("carry %v: in flight %d", carry, s.InFlight)
+		}
+	}
+}
+
 // A panic that echo's own Recover, further in, turns into an error is failed
 // too.
 func TestARecoveredPanicHasFailed(t *testing.T) {

@@ -3,6 +3,7 @@ package echo5flow_test
 import (
 	"fmt"
 	"net/http"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -135,6 +136,30 @@ func TestForwardingHeadersAreNotBelieved(t *testing.T) {
 	for i, name := range []string{"X-Forwarded-For", "X-Real-IP", "True-Client-IP", "CF-Connecting-IP", "X-Appengine-Remote-Addr"} {
 		if res := ask(router, "GET", "/", func(r *http.Request) { r.Header.Set(name, fmt.Sprint("203.0.113.", i)) }); res.StatusCode != 429 {
 			t.Errorf("%s: %s", name, res.Status)
+		}
+	}
+}
+
+// Behind a proxy of one's own the client is who it says it is asked by; from
+// anywhere else the header is the client's own word.
+func TestTheClientBehindAProxyIsAKey(t *testing.T) {
+	l := limiter(t, core.Rule{Name: "r", By: "ip", Limit: core.Rate{N: 1, Per: time.Hour}})
+	trust := nethttpflow.Trust{Proxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+	router := echo.New()
+	router.Use(echo5flow.Middleware(l, echo5flow.Options{Keys: []echo5flow.Key{echo5flow.ClientIP(trust)}}))
+	router.GET("/", ok)
+	for _, c := range []struct {
+		peer, forwarded string
+		want            int
+	}{
+		{"10.0.0.1:80", "203.0.113.1", 200},
+		{"10.0.0.2:80", "203.0.113.9, 203.0.113.1", 429},
+		{"10.0.0.1:80", "203.0.113.2", 200},
+		{"192.0.2.1:80", "203.0.113.3", 200},
+		{"192.0.2.1:80", "203.0.113.4", 429},
+	} {
+		if res := ask(router, "GET", "/", from(c.peer), func(r *http.Request) { r.Header.Set("X-Forwarded-For", c.forwarded) }); res.StatusCode != c.want {
+			t.Errorf("%s from %s: %s, want %d", c.forwarded, c.peer, res.Status, c.want)
 		}
 	}
 }
