@@ -17,14 +17,21 @@ func Keys[K any](who string, keys []K, of func(K) (by string, ok bool)) {
 		switch {
 		case by == "" || !ok:
 			panic(fmt.Sprintf("%s: Options.Keys[%d] lacks its By or its Of", who, i))
-		case by == "resource":
-			panic(fmt.Sprintf("%s: Options.Keys[%d] is By \"resource\", which is the request's own", who, i))
-		case strings.Contains(by, ",") || strings.TrimSpace(by) != by:
-			panic(fmt.Sprintf("%s: Options.Keys[%d] is By %q, which no rule can name; want no comma, and no space around it", who, i, by))
 		case seen[by]:
 			panic(fmt.Sprintf("%s: two of Options.Keys are By %q", who, by))
 		}
+		By(who, fmt.Sprintf("Options.Keys[%d]", i), by)
 		seen[by] = true
+	}
+}
+
+// By panics, in the name of package who, for the By of a key that no rule can count by.
+func By(who, key, by string) {
+	switch {
+	case by == "resource":
+		panic(fmt.Sprintf("%s: %s is By \"resource\", which is the request's own", who, key))
+	case strings.Contains(by, ",") || strings.TrimSpace(by) != by:
+		panic(fmt.Sprintf("%s: %s is By %q, which no rule can name; want no comma, and no space around it", who, key, by))
 	}
 }
 

@@ -1,0 +1,65 @@
+package echoflow
+
+import (
+	"cmp"
+
+	"github.com/exactflow/exactflow/core"
+	"github.com/exactflow/exactflow/internal/options"
+)
+
+// A Store is exactflow behind echo's middleware.RateLimiterStore, for servers that
+// have middleware.RateLimiter already:
+//
+//	e.Use(middleware.RateLimiter(echoflow.NewStore(limiter, echoflow.StoreOptions{})))
+//
+// What is lost that way, against [Middleware]:
+//
+//   - The end of the request. Nobody says when it is over, so its permit is released
+//     at once: an in-flight rule is asked and never fills, which is no limit at all,
+//     and a rate that charges by outcome takes every request for a success.
+//   - The answer, with all that it tells of the wait: a refused request gets what
+//     echo's DenyHandler says, by default a bare 429, even where the service as a
+//     whole is full. A handler of your own finds the [core.Refusal] in its error.
+//   - Waiting. There is no context by which a client could leave the line, so who
+//     would have to wait is refused.
+//   - The request: its resource is one for all, and it has one key, cost 1 and the
+//     default priority.
+//
+// The key is what echo's IdentifierExtractor finds, by default c.RealIP, which
+// believes what clients say; [ClientIP] tells more. So let it be one of this package:
+//
+//	client := echoflow.Peer()
+//	e.Use(middleware.RateLimiterWithConfig(middleware.RateLimiterConfig{
+//		Store:               echoflow.NewStore(limiter, echoflow.StoreOptions{By: client.By}),
+//		IdentifierExtractor: func(c echo.Context) (string, error) { return client.Of(c), nil },
+//	}))
+type Store struct {
+	limiter *core.Limiter
+	o       StoreOptions
+}
+
+// StoreOptions say what rules see of what a [Store] is asked.
+type StoreOptions struct {
+	By string // what the identifier is, as in Rule.By; "" means "ip"
+	On string // the resource of all requests; "" is seen by rules for all alone
+}
+
+// NewStore panics if l is nil, and for a By that no rule can name.
+func NewStore(l *core.Limiter, o StoreOptions) Store {
+	if l == nil {
+		panic("echoflow: the limiter is nil")
+	}
+	o.By = cmp.Or(o.By, "ip")
+	options.By("echoflow", "StoreOptions", o.By)
+	return Store{l, o}
+}
+
+// Allow asks for a request. The error is a [core.Refusal].
+func (s Store) Allow(identifier string) (bool, error) {
+	permit, ok := s.limiter.Try(core.Request{On: s.o.On, Keys: []core.Key{{By: s.o.By, Value: identifier}}})
+	if !ok {
+		return false, permit.Refusal()
+	}
+	permit.Release()
+	return true, nil
+}

@@ -1,0 +1,154 @@
+package echoflow_test
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"github.com/labstack/echo/v4/middleware"
+
+	"github.com/exactflow/exactflow/core"
+	"github.com/exactflow/exactflow/echoflow"
+)
+
+// behind is a server with echo's own limiter over a store.
+func behind(store middleware.RateLimiterStore, change ...func(*middleware.RateLimiterConfig)) *echo.Echo {
+	c := middleware.RateLimiterConfig{Store: store}
+	for _, f := range change {
+		f(&c)
+	}
+	e := echo.New()
+	e.Use(middleware.RateLimiterWithConfig(c))
+	e.GET("/", ok)
+	return e
+}
+
+// Volleys of a client that idles between them. Tokens that were saved up while it did
+// pass beside those that come meanwhile, so that echo's store lets twice the limit
+// pass within a second of fake time; here nothing is saved up.
+func TestTheStoreIsExactWhereTokensAddUp(t *testing.T) {
+	most := func(store middleware.RateLimiterStore) int {
+		h := behind(store)
+		var passed []time.Time
+		most := 0
+		for range 5 {
+			time.Sleep(3 * time.Second)
+			for range 100 {
+				if ask(h, "GET", "/").StatusCode == http.StatusOK {
+					passed = append(passed, time.Now())
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+		}
+		for first, last := 0, 0; last < len(passed); last++ {
+			for passed[last].Sub(passed[first]) >= time.Second {
+				first++
+			}
+			most = max(most, last-first+1)
+		}
+		return most
+	}
+	synctest.Test(t, func(t *testing.T) {
+		l := limiter(t, core.Rule{Name: "r", By: "ip", Limit: core.Rate{N: 20, Per: time.Second}})
+		if n := most(echoflow.NewStore(l, echoflow.StoreOptions{})); n != 20 {
+			t.Errorf("%d passed within a second, want 20", n)
+		}
+		if n := most(middleware.NewRateLimiterMemoryStore(20)); n != 39 {
+			t.Errorf("%d passed within a second of echo's store; if that is 20 now, the story is out of date", n)
+		}
+	})
+}
+
+// Clients are told apart by what the extractor says, under the key and the resource
+// that the store has; and DenyHandler finds out why.
+func TestTheStoreTellsRulesWhoAsks(t *testing.T) {
+	l := limiter(t,
+		core.Rule{Name: "users", On: "api", By: "user", Limit: core.Rate{N: 2, Per: time.Hour}},
+		core.Rule{Name: "others", On: "other", By: "user", Limit: none})
+	var refusal core.Refusal
+	h := behind(echoflow.NewStore(l, echoflow.StoreOptions{By: "user", On: "api"}), func(c *middleware.RateLimiterConfig) {
+		c.IdentifierExtractor = func(c echo.Context) (string, error) { return c.QueryParam("user"), nil }
+		deny := middleware.DefaultRateLimiterConfig.DenyHandler
+		c.DenyHandler = func(c echo.Context, user string, err error) error {
+			if user != "a" || !errors.As(err, &refusal) {
+				t.Errorf("user %q, error %v", user, err)
+			}
+			return deny(c, user, err)
+		}
+	})
+	var got []string
+	for _, user := range []string{"a", "a", "a", "b", "a", "b"} {
+		got = append(got, user+strconv.Itoa(ask(h, "GET", "/?user="+user).StatusCode))
+	}
+	if got := strings.Join(got, " "); got != "a200 a200 a429 b200 a429 b200" {
+		t.Error(got)
+	}
+	if refusal.Rule != "users" || refusal.Reason != core.ReasonRate || refusal.RetryAfter == 0 {
+		t.Errorf("%+v", refusal)
+	}
+	if s := stat(t, l, "users"); s.Keys != 2 || s.Empty != 0 {
+		t.Errorf("%d keys, %d without", s.Keys, s.Empty)
+	}
+}
+
+// Nobody tells a store that a request is over. So it holds nothing, which is told:
+// what is in flight is not limited, and what is charged for failing is not charged.
+func TestTheStoreHoldsNothing(t *testing.T) {
+	l := limiter(t,
+		core.Rule{Name: "slots", Limit: core.InFlight{N: 1}},
+		core.Rule{Name: "failures", Limit: core.Rate{N: 1, Per: time.Hour, Charge: core.ChargeFailed}})
+	e := behind(echoflow.NewStore(l, echoflow.StoreOptions{}))
+	e.GET("/inner", func(echo.Context) error {
+		if res := ask(e, "GET", "/"); res.StatusCode != 200 {
+			t.Errorf("while another runs: %s", res.Status)
+		}
+		return errors.New("no")
+	})
+	for range 3 {
+		ask(e, "GET", "/inner")
+	}
+	if s := stat(t, l, "slots"); s.Admitted != 6 || s.InFlight != 0 {
+		t.Errorf("%d admitted, %d in flight", s.Admitted, s.InFlight)
+	}
+}
+
+// There is no context by which a client could leave the line. So it does not join.
+func TestTheStoreDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiter(t, core.Rule{Name: "r", Limit: core.Rate{N: 1, Per: time.Second}, Queue: core.Queue{Len: 9, Wait: time.Minute}})
+		h := behind(echoflow.NewStore(l, echoflow.StoreOptions{}))
+		begin := time.Now()
+		for _, want := range []int{200, 429} {
+			if res := ask(h, "GET", "/"); res.StatusCode != want || time.Since(begin) != 0 {
+				t.Errorf("%s after %v, want %d at once", res.Status, time.Since(begin), want)
+			}
+		}
+	})
+}
+
+func TestWrongStoresPanicWhenTheyAreMade(t *testing.T) {
+	l := limiter(t)
+	for want, build := range map[string]func(){
+		"echoflow: the limiter is nil": func() { echoflow.NewStore(nil, echoflow.StoreOptions{}) },
+		`echoflow: StoreOptions is By "resource", which is the request's own`: func() {
+			echoflow.NewStore(l, echoflow.StoreOptions{By: "resource"})
+		},
+		`echoflow: StoreOptions is By "a,b", which no rule can name; want no comma, and no space around it`: func() {
+			echoflow.NewStore(l, echoflow.StoreOptions{By: "a,b"})
+		},
+	} {
+		t.Run(want, func(t *testing.T) {
+			defer func() {
+				if got := recover(); got != want {
+					t.Fatalf("panicked with %v", got)
+				}
+			}()
+			build()
+		})
+	}
+}
