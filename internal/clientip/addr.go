@@ -52,8 +52,8 @@ func FromIP(ip net.IP) Addr {
 
 func isPort(s string) bool {
 	number, ok := strings.CutPrefix(s, ":")
-	if strings.HasPrefix(number, "_") {
-		return ok // obfuscated, and nobody asks for it
+	if name, obfuscated := strings.CutPrefix(number, "_"); obfuscated {
+		return ok && name != "" && !strings.ContainsFunc(name, notInName)
 	}
 	for i := range len(number) {
 		ok = ok && '0' <= number[i] && number[i] <= '9'

@@ -313,10 +313,12 @@ func TestTheTrustStaysTheCallers(t *testing.T) {
 // put into a list with the peer at its end, and walked.
 
 var (
-	v4Text  = regexp.MustCompile(`^([0-9.]+)(?s:|:[0-9]{1,5}|:_.*)$`)
+	aPort   = "(?:|:[0-9]{1,5}|:_" + token + ")"
+	token   = "[-!#$%&'*+.^_`|~0-9A-Za-z]+"
+	v4Text  = regexp.MustCompile(`^([0-9.]+)` + aPort + `$`)
 	v6Text  = regexp.MustCompile(`^([0-9a-fA-F:.]+)(?s:|%.*)$`)
-	boxed   = regexp.MustCompile(`^\[([0-9a-fA-F:.]+)(?:%[^\]]*)?\](?s:|:[0-9]{1,5}|:_.*)$`)
-	pair    = "[-!#$%&'*+.^_`|~0-9A-Za-z]+=(?:\"(?s:[^\"\\\\]|\\\\.)*\"|[^\",;]*)"
+	boxed   = regexp.MustCompile(`^\[([0-9a-fA-F:.]+)(?:%[^\]]*)?\]` + aPort + `$`)
+	pair    = token + "=(?:\"(?s:[^\"\\\\]|\\\\.)*\"|[^\",;]*)"
 	element = `[ \t]*(?:` + pair + `)?(?:[ \t]*;[ \t]*(?:` + pair + `)?)*[ \t]*`
 	aLine   = regexp.MustCompile(`^` + element + `(?:,` + element + `)*$`)
 	aPair   = regexp.MustCompile(pair)
@@ -437,7 +439,7 @@ func slow(t Trust, peer netip.Addr, lines []string) (netip.Addr, bool) {
 func FuzzClientIP(f *testing.F) {
 	for _, lines := range []string{
 		"203.0.113.9", "1.1.1.1, 203.0.113.9:80,10.0.0.2 ,\t10.9.9.9", "[2001:db8::1%eth0]:80\n2001:db8:1::2\n10.1.2.3",
-		"::ffff:10.0.0.1, ::ffff:1.2.3.4", "unknown,10.0.0.2", ",,,", "203.0.113.9,_x\n\n", "10.0.0.2:_x,1.2.3.4%5",
+		"::ffff:10.0.0.1, ::ffff:1.2.3.4", "unknown,10.0.0.2", ",,,", "203.0.113.9,_x\n\n", "10.0.0.2:_x,1.2.3.4%5", "10.0.0.2:_x:_x,10.0.0.3:_",
 	} {
 		for hops := range byte(3) {
 			f.Add("10.0.0.1:80", lines, hops, true, false)
