@@ -118,6 +118,83 @@
 // that answers Retry-After, or RateLimit with nothing left, is not called until then;
 // without it, [RetryAfter] tells what a response asks for.
 //
+// # Chi
+//
+// chi's router is no ServeMux, and a request's Pattern is there none, or that of the
+// innermost router alone. In the Use of the router itself, after what changes paths
+// and methods, such as StripSlashes and GetHead, chi can be asked ahead, as a
+// ServeMux is:
+//
+//	router.Use(nethttpflow.Middleware(limiter, nethttpflow.Options{Resource: ahead()}))
+//
+//	func ahead() func(*http.Request) string {
+//		known := new(nethttpflow.Resources)
+//		return func(r *http.Request) string {
+//			c := chi.RouteContext(r.Context())
+//			method, path := cmp.Or(c.RouteMethod, r.Method), cmp.Or(c.RoutePath, r.URL.RawPath, r.URL.Path, "/")
+//			return known.OfRoute(method, c.Routes.Find(chi.NewRouteContext(), method, path))
+//		}
+//	}
+//
+// In With, and in the Use of a Group, it has routed, and need not be asked:
+//
+//	func routed() func(*http.Request) string {
+//		known := new(nethttpflow.Resources)
+//		return func(r *http.Request) string {
+//			c := chi.RouteContext(r.Context())
+//			return known.OfRoute(cmp.Or(c.RouteMethod, r.Method), c.RoutePattern())
+//		}
+//	}
+//
+// There, requests that no route matches are not limited, and all that is mounted in
+// a Group is one resource, "GET /api/*": let the Group stand in what is mounted. In
+// the Use of a mounted router neither is right.
+//
+// # Connect
+//
+// To clients of Connect, of gRPC and of gRPC-Web the answer of HTTP means
+// unavailable, which many take for a server that is down. With this
+// Options.Refuse, before handlers of connectrpc.com/connect, they see
+// resource_exhausted, with the wait in a RetryInfo, and others what they always see:
+//
+//	func refuseRPC() func(http.ResponseWriter, *http.Request, core.Permit) {
+//		rpc := connect.NewErrorWriter(connect.WithRequireConnectProtocolHeader())
+//		return func(w http.ResponseWriter, r *http.Request, p core.Permit) {
+//			if !rpc.IsSupported(r) {
+//				nethttpflow.Answer{}.Write(w, r, p)
+//				return
+//			}
+//			refusal := p.Refusal()
+//			err := connect.NewError(connect.CodeResourceExhausted, refusal)
+//			if refusal.Known {
+//				if wait, e := connect.NewErrorDetail(&errdetails.RetryInfo{RetryDelay: durationpb.New(refusal.RetryAfter)}); e == nil {
+//					err.AddDetail(wait)
+//				}
+//			}
+//			rpc.Write(w, r, err) // an error is the client's going away
+//		}
+//	}
+//
+// The patterns of such handlers are of whole services, "/shop.Orders/". With this
+// Options.Resource, for services as the generated code describes them, it is the
+// procedure, "/shop.Orders/Export", as a gRPC server has it, and one for all that
+// clients invent:
+//
+//	func procedures(services ...protoreflect.ServiceDescriptor) func(*http.Request) string {
+//		known := map[string]bool{}
+//		for _, s := range services {
+//			for i := range s.Methods().Len() {
+//				known["/"+string(s.FullName())+"/"+string(s.Methods().Get(i).Name())] = true
+//			}
+//		}
+//		return func(r *http.Request) string {
+//			if known[r.URL.Path] {
+//				return r.URL.Path
+//			}
+//			return nethttpflow.Unmatched
+//		}
+//	}
+//
 // # What it costs
 //
 // One decision of the limiter, the keys, the resource. With one rule by

@@ -18,8 +18,7 @@ import (
 	"github.com/exactflow/exactflow/nethttpflow"
 )
 
-// ahead is for the Use of the router itself, where chi has not routed yet: it is
-// asked for the route, after what earlier middlewares have changed.
+// ahead is for the Use of the router itself.
 func ahead() func(*http.Request) string {
 	known := new(nethttpflow.Resources)
 	return func(r *http.Request) string {
@@ -29,7 +28,7 @@ func ahead() func(*http.Request) string {
 	}
 }
 
-// routed is for With, and for the Use of a Group, where chi has routed.
+// routed is for With, and for the Use of a Group.
 func routed() func(*http.Request) string {
 	known := new(nethttpflow.Resources)
 	return func(r *http.Request) string {
@@ -165,7 +164,15 @@ func TestChiInTheWrongPlace(t *testing.T) {
 			})
 			return r
 		}(), "/api/orders/7", "GET /api/*"},
-		"and cannot be asked ahead": {func() http.Handler {
+		"so does a Group around a mount": {func() http.Handler {
+			r := chi.NewRouter()
+			r.Group(func(r chi.Router) {
+				r.Use(seen(t, &got, routed()))
+				r.Route("/api", func(r chi.Router) { r.Get("/orders/{id}", ok) })
+			})
+			return r
+		}(), "/api/orders/7", "GET /api/*"},
+		"a mounted router cannot be asked ahead": {func() http.Handler {
 			r := chi.NewRouter()
 			r.Route("/api", func(r chi.Router) {
 				r.Use(seen(t, &got, ahead()))
