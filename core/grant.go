@@ -169,13 +169,14 @@ func (g *grant) give(failed, ready bool) {
 			l.stripes[s.stripe].Lock()
 		}
 	}
+	var b *book
 	now := int64(0)
 	if tries {
-		now = l.now()
+		b, now = l.rules(), l.now()
 	}
 	for _, s := range held {
 		if s.bound.tries {
-			g.decide(s, failed, now)
+			g.decide(s, failed, b, now)
 		} else {
 			s.give(g.owed(s))
 		}
@@ -209,14 +210,17 @@ func (s *step) give(n int) {
 }
 
 // decide ends a trial. Needs the lock.
-func (g *grant) decide(s *step, failed bool, now int64) {
+func (g *grant) decide(s *step, failed bool, b *book, now int64) {
+	s.shard.held -= g.owed(s)
+	if !s.present(b) {
+		return
+	}
 	spared := s.bound.limit.(Rate).Charge.spares(failed)
 	m := s.entry.meter.(*trial)
 	m.decide(g.at, g.n, spared)
 	if s.raised {
 		m.decide(g.again, g.more, spared)
 	}
-	s.shard.held -= g.owed(s)
 	s.entry.announce(now)
 	s.shard.idlesBy(m.idles())
 }

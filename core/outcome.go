@@ -123,7 +123,7 @@ func (m *trial) frees(n int) int64 {
 
 func (m *trial) take(now int64, n, _ int) (int, int64) {
 	m.add(now, n)
-	if last := len(m.undecided) - 1; last >= 0 && m.undecided[last].at == now {
+	if last := len(m.undecided) - 1; last >= m.stale && m.undecided[last].at == now {
 		m.undecided[last].n += n
 	} else {
 		m.undecided = append(m.undecided, admit{now, n})

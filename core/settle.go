@@ -99,12 +99,12 @@ func (g *grant) lower(n int) {
 	for _, i := range locks {
 		l.stripes[i].Lock()
 	}
-	now := l.now()
+	b, now := l.rules(), l.now()
 	for i := range g.steps {
 		s := &g.steps[i]
 		took := s.units(g.n)
 		if back := took - s.units(n); back > 0 && s.counted() && !g.over(s) {
-			s.undo(g.at, took, back, now)
+			s.undo(b, g.at, took, back, now)
 		}
 	}
 	g.n = n
@@ -120,13 +120,13 @@ func (s *step) counted() bool { return s.way != pass && s.way != full && s.role 
 func (g *grant) over(s *step) bool { return g.ready && s.bound.setup }
 
 // undo takes back units. Needs the lock.
-func (s *step) undo(at int64, took, n int, now int64) {
+func (s *step) undo(b *book, at int64, took, n int, now int64) {
 	if s.bound.owes {
 		s.shard.held -= n
 	}
 	e := s.entry
-	if e.bound.Load() == nil {
-		return // forgotten: they have left the window
+	if !s.present(b) {
+		return
 	}
 	e.meter.undo(at, took, n)
 	e.announce(now)
@@ -134,6 +134,21 @@ func (s *step) undo(at int64, took, n int, now int64) {
 	if s.bound.holds && !s.alone {
 		e.vacate()
 	}
+}
+
+// present brings the entry under the rule of today. It is false if that is gone, or the
+// entry forgotten, because nothing of it had been in its window. Needs the lock.
+func (s *step) present(b *book) bool {
+	c := b.named[s.clause.rule.Name]
+	switch {
+	case c == nil || c.ledger != s.clause.ledger || s.entry.bound.Load() == nil:
+		return false
+	case s.way != over:
+		s.entry.comply(c)
+	case !c.bound.free:
+		s.entry.settle(c.bound)
+	}
+	return true
 }
 
 // announce tells who comes next what the entry says now. Needs the lock.
@@ -168,12 +183,10 @@ func (g *grant) raise(n int) (ok, done bool) {
 	steps := few[:0]
 	seats := false
 	for i := range g.steps {
-		was := &g.steps[i]
-		s := was.anew(b, g.level, now)
-		if !was.counted() || g.over(was) || s.bound == nil || s.bound.free {
-			s.way = pass
+		s := step{how: how{way: pass}, at: now}
+		if was := &g.steps[i]; was.counted() && !g.over(was) {
+			s = was.anew(b, g.level, now)
 		}
-		s.at = now
 		switch {
 		case s.way == pass || s.role == counts:
 		case s.entry.waits():
@@ -203,23 +216,24 @@ func (g *grant) raise(n int) (ok, done bool) {
 	return true, true
 }
 
-// anew is the step as another decision for the same key would have it, by the book b.
-// Without a bound the rule is gone. Needs the lock.
+// anew is the step as another decision for the same key would have it, by the book b:
+// one that passes if the rule is gone. Needs the lock.
 func (s *step) anew(b *book, level int, now int64) step {
-	t := step{sight: s.sight, clause: s.clause, shard: s.shard, stripe: s.stripe}
-	t.role, t.shadow, t.alone = s.role, s.shadow, s.alone
-	c := b.named[s.clause.rule.Name]
-	if t.bound = nil; c == nil || c.ledger != s.clause.ledger {
+	t := step{sight: s.sight, clause: b.named[s.clause.rule.Name], shard: s.shard, stripe: s.stripe, at: now}
+	c := t.clause
+	if c == nil || c.ledger != s.clause.ledger {
+		t.way = pass
 		return t
 	}
-	t.clause, t.bound = c, c.bound
-	if s.way != over && !s.alone {
+	t.role, t.shadow, t.alone = s.role, c.rule.Shadow, s.alone
+	if t.bound = c.bound; s.way != over && !s.alone {
 		t.bound = c.boundOf(value{s.entry.key, s.entry.hash & 1})
 	}
-	t.kept = t.bound.kept[level]
 	if t.bound.free {
+		t.way = pass
 		return t
 	}
+	t.kept = t.bound.kept[level]
 	if s.entry.bound.Load() == nil { // forgotten
 		t.newcomer(now)
 	} else {

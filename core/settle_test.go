@@ -1,0 +1,587 @@
+package core_test
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/exactflow/exactflow/core"
+)
+
+func FuzzPermits(f *testing.F) {
+	for seed := range uint64(8) {
+		f.Add(seed, uint64(1), uint8(60))
+	}
+	f.Fuzz(func(t *testing.T, a, b uint64, length uint8) {
+		synctest.Test(t, func(t *testing.T) { runDesk(t, rand.New(rand.NewPCG(a, b)), int(length)) })
+	})
+}
+
+// What a request did not use is there at once, and what it used is not.
+func TestALowerCostGivesBackItsOwnUnits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiterOf(t, core.Rule{Name: "tokens", Limit: core.Rate{N: 10, Per: time.Second}})
+		p := hold(t, l, core.Request{Cost: 8})
+		sleepUntil(t, 100*time.Millisecond)
+		passes(l, core.Request{}, 2)
+		refused(t, l, core.Request{})
+		if !p.Settle(3) {
+			t.Fatal("Settle(3) of 8 is false")
+		}
+		if n := passes(l, core.Request{}, 10); n != 5 {
+			t.Errorf("%d passed after 5 of 8 came back; want 5", n)
+		}
+		p.Release() // gives nothing back
+		trace(t, l, core.Request{}, volley{999 * time.Millisecond, 0, 1}, volley{time.Second, 3, 10}, volley{1100 * time.Millisecond, 7, 10})
+	})
+}
+
+// A request whose units have left the window has none to give back: those that are
+// there are others'.
+func TestAUnitIsGivenBackOnlyWhereItWasTaken(t *testing.T) {
+	for name, n := range map[string]int{"exact": 4, "sliced": 5000} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := limiterOf(t, core.Rule{Name: "r", Limit: core.Rate{N: n, Per: time.Second}})
+				p := hold(t, l, core.Request{Cost: n})
+				sleepUntil(t, time.Second)
+				hold(t, l, core.Request{Cost: n})
+				if !p.Settle(0) {
+					t.Fatal("Settle(0) is false")
+				}
+				refused(t, l, core.Request{})
+			})
+		})
+	}
+}
+
+// After a pardon and after a change that dropped them, too.
+func TestAUnitThatWasPardonedIsNotGivenBack(t *testing.T) {
+	for name, n := range map[string]int{"exact": 4, "sliced": 5000} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rule := core.Rule{Name: "r", Limit: core.Rate{N: n, Per: time.Hour}}
+				l := limiterOf(t, rule)
+				p := hold(t, l, core.Request{Cost: n})
+				if err := l.Forget("r"); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(1)
+				q := hold(t, l, core.Request{Cost: n})
+				if p.Settle(0); true {
+					refused(t, l, core.Request{})
+				}
+				if q.Settle(n - 2); passes(l, core.Request{}, 5) != 2 {
+					t.Error("what was taken after the pardon did not come back")
+				}
+
+				rule.Limit = core.Rate{N: n, Per: time.Nanosecond}
+				replace(t, l, rule)
+				rule.Limit = core.Rate{N: n, Per: time.Hour}
+				time.Sleep(2)
+				replace(t, l, rule)
+				p = hold(t, l, core.Request{Cost: n})
+				q.Settle(0)
+				refused(t, l, core.Request{})
+				p.Release()
+			})
+		})
+	}
+}
+
+// Above 4096 units share entries. What comes back is counted apart.
+func TestASlicedRateGivesBackExactly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiterOf(t, core.Rule{Name: "r", Limit: core.Rate{N: 10_000, Per: time.Second}})
+		var all []core.Permit
+		for range 100 {
+			time.Sleep(50 * time.Microsecond) // a slice is about 244
+			all = append(all, hold(t, l, core.Request{Cost: 100}))
+		}
+		refused(t, l, core.Request{})
+		for i, p := range all {
+			if !p.Settle(100 - i) {
+				t.Fatal("it cannot be settled")
+			}
+		}
+		if n := passes(l, core.Request{}, 10_000); n != 99*100/2 {
+			t.Errorf("%d passed; want what came back, %d", n, 99*100/2)
+		}
+	})
+}
+
+// A higher cost is one more charge: by all rules or by none.
+func TestAHigherCostIsChargedNowByAllOrNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiterOf(t,
+			core.Rule{Name: "rate", Limit: core.Rate{N: 5, Per: time.Second}},
+			core.Rule{Name: "slots", Limit: core.InFlight{N: 4}},
+		)
+		p := hold(t, l, core.Request{})
+		sleepUntil(t, 400*time.Millisecond)
+		if p.Settle(5) {
+			t.Fatal("5 fit into 4 slots")
+		}
+		if q, ok := l.Peek(core.Request{}); !ok || q.Quota().Remaining != 3 {
+			t.Fatalf("after a Settle in vain the quota is %+v; want what it was, 3 of 4", q.Quota())
+		}
+		if !p.Settle(3) {
+			t.Fatal("there is room for 3, after one in vain")
+		}
+		if p.Settle(1) || p.Settle(3) {
+			t.Error("it was settled twice")
+		}
+		if s := statOf(t, l, "slots"); s.InFlight != 3 || s.Admitted != 1 {
+			t.Errorf("%d in flight of %d admitted; want 3 of 1", s.InFlight, s.Admitted)
+		}
+		p.Release()
+		if s := statOf(t, l, "slots"); s.InFlight != 0 {
+			t.Errorf("%d in flight after the release; want 0", s.InFlight)
+		}
+		// 1 of them leaves at 1 s, 2 at 1.4 s.
+		trace(t, l, core.Request{}, volley{900 * time.Millisecond, 2, 5}, volley{time.Second, 1, 5}, volley{1399 * time.Millisecond, 0, 5}, volley{1400 * time.Millisecond, 2, 5})
+	})
+}
+
+// Who pays more does not pass those who wait, and who pays less opens for them.
+func TestWhoWaitsIsServedBySettle(t *testing.T) {
+	for name, limit := range map[string]core.Limit{
+		"rate":      core.Rate{N: 4, Per: time.Hour},
+		"in flight": core.InFlight{N: 4},
+		"failed":    core.Rate{N: 4, Per: time.Hour, Charge: core.ChargeFailed},
+		"warm-up":   core.WarmUp{Rate: core.Rate{N: 4, Per: time.Hour}, From: 4, Over: time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := limiterOf(t, core.Rule{Name: "r", Limit: limit, Queue: core.Queue{Len: 9, Wait: 2 * time.Hour}})
+				p := hold(t, l, core.Request{Cost: 2})
+				admitted := make(chan time.Duration, 1)
+				go func() {
+					_, err := l.Wait(context.Background(), core.Request{Cost: 4})
+					if err != nil {
+						t.Error(err)
+					}
+					admitted <- time.Since(midnight)
+				}()
+				synctest.Wait()
+				if p.Settle(3) {
+					t.Error("it passed who waits")
+				}
+				sleepUntil(t, time.Minute)
+				if !p.Settle(0) {
+					t.Error("it cannot be settled")
+				}
+				synctest.Wait()
+				select {
+				case at := <-admitted:
+					if at != time.Minute {
+						t.Errorf("admitted at %v", at)
+					}
+				default:
+					t.Error("who waits was not woken")
+					time.Sleep(3 * time.Hour)
+				}
+			})
+		})
+	}
+}
+
+// A pace gives back the gap of what was not used, while nobody has passed since.
+func TestAPaceGivesBackWhileNobodyHasPassed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gap := func(p core.Permit) time.Duration {
+			q, _ := p.Quota(), p
+			return q.Reset
+		}
+		l := limiterOf(t, core.Rule{Name: "r", Limit: core.Pace{N: 100, Per: time.Minute}})
+		one := gap(hold(t, l, core.Request{}))
+		time.Sleep(time.Hour)
+		p := hold(t, l, core.Request{Cost: 20})
+		if !p.Settle(1) {
+			t.Fatal("it cannot be settled")
+		}
+		time.Sleep(one - 1)
+		refused(t, l, core.Request{})
+		time.Sleep(1)
+		p = hold(t, l, core.Request{})
+
+		p2 := func() core.Permit { time.Sleep(time.Hour); return hold(t, l, core.Request{Cost: 20}) }()
+		time.Sleep(time.Minute)
+		hold(t, l, core.Request{})
+		if !p2.Settle(1) { // of no use to anybody: its gap is over
+			t.Fatal("it cannot be settled")
+		}
+		if r := refused(t, l, core.Request{}); r.RetryAfter != one {
+			t.Errorf("the next may pass in %v; want the gap %v: the undo of one is not another's", r.RetryAfter, one)
+		}
+		p.Release()
+	})
+}
+
+// The undo of one request is not another's, in whatever order they end: a handler that
+// is skipped afterwards gives back its own hit, and no hit of a request that came while
+// it ran.
+func TestTheUndoOfOneLeavesTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiterOf(t, core.Rule{Name: "r", Limit: core.Rate{N: 6, Per: time.Second, Charge: core.ChargeFailed}})
+		var slow, quick []core.Permit
+		for range 3 {
+			slow = append(slow, hold(t, l, core.Request{}))
+		}
+		sleepUntil(t, 600*time.Millisecond)
+		for range 3 {
+			quick = append(quick, hold(t, l, core.Request{}))
+		}
+		for _, p := range quick {
+			p.Fail()
+			p.Release()
+		}
+		sleepUntil(t, 1200*time.Millisecond) // the slow ones have left the window
+		if r := refused(t, l, core.Request{}); r.Reason != core.ReasonRate || r.RetryAfter != 400*time.Millisecond {
+			t.Errorf("three tries go on, three have failed: %+v; want the rate's, for 400 ms", r)
+		}
+		for _, p := range slow {
+			p.Release() // succeeded: they give back nothing that the quick have taken
+		}
+		trace(t, l, core.Request{}, volley{1200 * time.Millisecond, 6, 6})
+	})
+}
+
+// What is not charged uses nothing, also in the long run: the count neither creeps up
+// nor below zero.
+func TestWhatIsSparedUsesNothing(t *testing.T) {
+	for charge, fail := range map[core.Charge]bool{core.ChargeFailed: false, core.ChargeSucceeded: true} {
+		synctest.Test(t, func(t *testing.T) {
+			l := limiterOf(t, core.Rule{Name: "r", By: "k", Limit: core.Rate{N: 5, Per: 10 * time.Second, Charge: charge}})
+			end := func(p core.Permit, fail bool) {
+				if fail {
+					p.Fail()
+				}
+				p.Release()
+			}
+			for range 1000 {
+				time.Sleep(100 * time.Millisecond)
+				end(hold(t, l, of("k", "a")), fail)
+			}
+			for range 5 {
+				end(hold(t, l, of("k", "a")), !fail)
+			}
+			if r := refused(t, l, of("k", "a")); r.RetryAfter != 10*time.Second || !r.Known {
+				t.Errorf("%v: after five that count %+v; want refused for 10 s", charge, r)
+			}
+		})
+	}
+}
+
+// Whoever guesses passwords and does not wait for the answers tries no more than N at
+// once, however long these take.
+func TestNoMoreAreTriedAtOnceThanMayFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiterOf(t, core.Rule{Name: "r", Limit: core.Rate{N: 3, Per: time.Second, Charge: core.ChargeFailed}})
+		var tries []core.Permit
+		for range 3 {
+			tries = append(tries, hold(t, l, core.Request{}))
+		}
+		for range 10 {
+			time.Sleep(time.Second)
+			if r := refused(t, l, core.Request{}); r.Reason != core.ReasonInFlight || r.Known {
+				t.Fatalf("%+v; want in_flight, of no known end", r)
+			}
+		}
+		tries[0].Fail()
+		tries[0].Release() // older than the window: it is over
+		tries = append(tries, hold(t, l, core.Request{}))
+		tries[1].Release()
+		tries = append(tries, hold(t, l, core.Request{}))
+		refused(t, l, core.Request{})
+		if s := statOf(t, l, "r"); s.InFlight != 3 {
+			t.Errorf("%d undecided; want 3", s.InFlight)
+		}
+		for _, p := range tries {
+			p.Release()
+		}
+		if s := statOf(t, l, "r"); s.InFlight != 0 {
+			t.Errorf("%d undecided; want none", s.InFlight)
+		}
+	})
+}
+
+// An outcome opens for who waits: at once if it gives back, else when its unit leaves.
+func TestAnOutcomeWakesWhoWaits(t *testing.T) {
+	for _, fail := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			l := limiterOf(t, core.Rule{Name: "r", Limit: core.Rate{N: 1, Per: time.Minute, Charge: core.ChargeFailed}, Queue: core.Queue{Len: 1, Wait: time.Hour}})
+			p := hold(t, l, core.Request{})
+			go func() {
+				time.Sleep(10 * time.Second)
+				if fail {
+					p.Fail()
+				}
+				p.Release()
+			}()
+			if _, err := l.Wait(context.Background(), core.Request{}); err != nil {
+				t.Fatal(err)
+			}
+			want := 10 * time.Second
+			if fail {
+				want = time.Minute
+			}
+			if at := time.Since(midnight); at != want {
+				t.Errorf("failed %v: admitted after %v; want %v", fail, at, want)
+			}
+		})
+	}
+}
+
+// Keys beyond MaxKeys share a count, whose undecided units no newcomer leaves behind.
+func TestInOverflowTheUndecidedCountToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiterOf(t, core.Rule{Name: "r", By: "k", MaxKeys: 1, Limit: core.Rate{N: 2, Per: time.Second, Charge: core.ChargeFailed}})
+		first := hold(t, l, of("k", "first"))
+		first.Fail()
+		first.Release()
+		tries := []core.Permit{hold(t, l, of("k", "b")), hold(t, l, of("k", "b"))}
+		refused(t, l, of("k", "b"))
+		time.Sleep(time.Hour) // the first is idle: there is a place
+		refused(t, l, of("k", "b"))
+		for _, p := range tries {
+			p.Release()
+		}
+		for range 2 {
+			hold(t, l, of("k", "b"))
+		}
+		refused(t, l, of("k", "b"))
+	})
+}
+
+// The undecided are not forgotten, and those decided on are.
+func TestAKeyLivesUntilItsOutcomesAreKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiterOf(t, core.Rule{Name: "r", By: "k", MaxKeys: 8, Limit: core.Rate{N: 1, Per: time.Second, Charge: core.ChargeFailed}})
+		var tries []core.Permit
+		for i := range 8 {
+			tries = append(tries, hold(t, l, of("k", string(rune('a'+i)))))
+		}
+		time.Sleep(time.Hour)
+		for i := range 1000 {
+			p, ok := l.Try(of("k", "x"+string(rune('a'+i%26))))
+			if ok {
+				p.Release()
+			}
+		}
+		for i := range 8 {
+			refused(t, l, of("k", string(rune('a'+i))))
+		}
+		for _, p := range tries {
+			p.Release()
+		}
+		time.Sleep(time.Hour)
+		for i := range 8 {
+			hold(t, l, of("k", "y"+string(rune('a'+i))))
+		}
+		if s := statOf(t, l, "r"); s.Keys > 8 || s.InFlight != 8 {
+			t.Errorf("%d keys, %d in flight; want 8 and 8: the places of the old came back", s.Keys, s.InFlight)
+		}
+	})
+}
+
+// Work that goes on after the handler has returned keeps its slot.
+func TestADetachedPermitOutlivesItsHandler(t *testing.T) {
+	l := limiterOf(t, core.Rule{Name: "r", Limit: core.InFlight{N: 1}})
+	var kept core.Permit
+	func() {
+		p := hold(t, l, core.Request{})
+		defer p.Release()
+		defer p.Fail()
+		kept = core.PermitFrom(core.WithPermit(context.Background(), p)).Detach()
+		if kept == (core.Permit{}) || p.Detach() != (core.Permit{}) {
+			t.Error("want a permit from the first Detach, none from the second")
+		}
+		if p.Quota().Rule != "r" || kept.Quota().Rule != "r" {
+			t.Error("the quota is not told any more")
+		}
+	}()
+	refused(t, l, core.Request{})
+	kept.Release()
+	if s := statOf(t, l, "r"); s.InFlight != 0 || s.Failed != 0 {
+		t.Errorf("%d in flight, %d failed; want 0 and 0", s.InFlight, s.Failed)
+	}
+	if kept.Detach() != (core.Permit{}) {
+		t.Error("a released permit can be detached")
+	}
+	if core.PermitFrom(context.Background()) != (core.Permit{}) || (core.Permit{}).Detach() != (core.Permit{}) {
+		t.Error("without a permit there is another than the zero one")
+	}
+}
+
+// A limit on what is being set up is free for the next when that is ready, and the
+// limit on what is open is not.
+func TestReadyEndsTheSetUpOnly(t *testing.T) {
+	l := limiterOf(t,
+		core.Rule{Name: "handshakes", Limit: core.InFlight{N: 1, SetUp: true}},
+		core.Rule{Name: "connections", Limit: core.InFlight{N: 2}},
+	)
+	a := hold(t, l, core.Request{})
+	if r := refused(t, l, core.Request{}); r.Rule != "handshakes" {
+		t.Fatalf("refused by %q", r.Rule)
+	}
+	a.Ready()
+	a.Ready()
+	b := hold(t, l, core.Request{})
+	if r := refused(t, l, core.Request{}); r.Rule != "connections" {
+		t.Fatalf("refused by %q", r.Rule)
+	}
+	a.Release()
+	if h, c := statOf(t, l, "handshakes"), statOf(t, l, "connections"); h.InFlight != 1 || c.InFlight != 1 {
+		t.Errorf("%d and %d in flight; want 1 and 1", h.InFlight, c.InFlight)
+	}
+	b.Release()
+	if h, c := statOf(t, l, "handshakes"), statOf(t, l, "connections"); h.InFlight != 0 || c.InFlight != 0 {
+		t.Errorf("%d and %d in flight; want none", h.InFlight, c.InFlight)
+	}
+}
+
+// Whatever several goroutines do to one permit at once, all of it ends once.
+func TestPermitsSurviveAllHandsAtOnce(t *testing.T) {
+	l := limiterOf(t,
+		core.Rule{Name: "set-up", Limit: core.InFlight{N: 40, SetUp: true}},
+		core.Rule{Name: "open", By: "k", Limit: core.InFlight{N: 40}},
+		core.Rule{Name: "failed", By: "k", Limit: core.Rate{N: 200, Per: time.Millisecond, Charge: core.ChargeFailed}},
+		core.Rule{Name: "rate", Limit: core.Rate{N: 1 << 20, Per: time.Millisecond}},
+	)
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			random := rand.New(rand.NewPCG(uint64(i), 3))
+			for range 2000 {
+				p, ok := l.Try(core.Request{Keys: []core.Key{{By: "k", Value: string(rune('a' + random.IntN(2)))}}, Cost: 1 + random.IntN(4)})
+				if !ok {
+					if why := p.Refusal().Reason; why == core.ReasonNever || why == core.ReasonNone {
+						t.Errorf("refused: %v", why)
+					}
+					continue
+				}
+				n := random.IntN(8)
+				var hands sync.WaitGroup
+				for _, do := range []func(){p.Ready, func() { p.Settle(n) }, p.Release, p.Fail, func() { p.Detach().Release() }, func() { p.Settle(0) }} {
+					if random.IntN(3) > 0 {
+						hands.Go(do)
+					}
+				}
+				hands.Wait()
+				p.Release()
+				p.Ready()
+				p.Settle(7)
+			}
+		}()
+	}
+	wg.Wait()
+	for _, s := range l.Stats() {
+		if s.InFlight != 0 {
+			t.Errorf("rule %q: %d in flight at the end; want 0", s.Rule, s.InFlight)
+		}
+	}
+	time.Sleep(2 * time.Millisecond)
+	for range 40 {
+		hold(t, l, of("k", "a"))
+	}
+}
+
+// Settle and its like are harmless where there is nothing to do.
+func TestNothingComesOfPermitsThatHoldNothing(t *testing.T) {
+	l := limiterOf(t, core.Rule{Name: "r", Limit: core.InFlight{N: 0}})
+	p, _ := l.Try(core.Request{})
+	p.Ready()
+	if p.Settle(1) || p.Settle(0) || p.Detach() != (core.Permit{}) {
+		t.Error("a refused permit could be settled or detached")
+	}
+	if zero := (core.Permit{}); !zero.Settle(5) || zero.Settle(-1) {
+		t.Error("the zero permit settles for anything but a cost below 0")
+	}
+	replace(t, l, core.Rule{Name: "r", Limit: core.Rate{N: math.MaxInt, Per: time.Hour}})
+	p = hold(t, l, core.Request{Cost: 5})
+	if p.Settle(-1) || p.Settle(math.MinInt) {
+		t.Error("a cost below 0 was settled")
+	}
+	if !p.Settle(math.MaxInt) {
+		t.Error("all of N cannot be settled for")
+	}
+	refused(t, l, core.Request{})
+	p.Release()
+	if p.Settle(1) {
+		t.Error("a released permit could be settled")
+	}
+}
+
+// A charge by outcome that cannot work is told when the rules are made.
+func TestAWrongChargeIsAnError(t *testing.T) {
+	for want, limit := range map[string]core.Limit{
+		"Rate.Charge is 3; want ChargeAll, ChargeFailed or ChargeSucceeded":            core.Rate{N: 1, Per: 1, Charge: 3},
+		"Rate.N is 4097, and Rate.Charge is failed; want N 4096 at most, or ChargeAll": core.Rate{N: 4097, Per: 1, Charge: core.ChargeFailed},
+		"WarmUp.Rate.Charge is succeeded; want ChargeAll: what warms up charges all":   core.WarmUp{Rate: core.Rate{N: 1, Per: 1, Charge: core.ChargeSucceeded}, From: 1, Over: 1},
+	} {
+		_, err := core.New(core.Rule{Name: "r", Limit: limit})
+		if err == nil || err.Error() != `core: rule "r" (number 1): Limit: `+want {
+			t.Errorf("%v: %v; want %s", limit, err, want)
+		}
+	}
+}
+
+// Who looks is told what Wait would do, takes nothing, and leaves no key behind.
+func TestPeekTakesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rules := []core.Rule{
+			{Name: "rate", By: "k", Limit: core.Rate{N: 3, Per: time.Second}},
+			{Name: "slots", Limit: core.InFlight{N: 2}},
+			{Name: "shadow", Limit: core.Rate{N: 1, Per: time.Hour}, Shadow: true},
+		}
+		l := limiterOf(t, rules...)
+		for range 100 {
+			p, ok := l.Peek(of("k", "a"))
+			if q := p.Quota(); !ok || q.Remaining != 2 && q.Remaining != 3 || q.Rule == "" {
+				t.Fatalf("%v, %+v", ok, q)
+			}
+			p.Fail()
+			p.Release()
+		}
+		for _, s := range l.Stats() {
+			if s.Admitted != 0 || s.InFlight != 0 || s.Keys != 0 && s.Rule == "rate" || s.Shadowed != 0 || s.Failed != 0 {
+				t.Errorf("%+v; want nothing counted", s)
+			}
+		}
+		for _, cost := range []int{1, 2} { // without a lock, and with it
+			hold := hold(t, l, core.Request{Keys: []core.Key{{By: "k", Value: "a"}}, Cost: 2})
+			before := statOf(t, l, "slots").Refused[core.ReasonInFlight]
+			p, ok := l.Peek(core.Request{Cost: cost})
+			if r := p.Refusal(); ok || r.Rule != "slots" || r.Reason != core.ReasonInFlight {
+				t.Errorf("%v, %+v; want refused by slots", ok, r)
+			}
+			if n := statOf(t, l, "slots").Refused[core.ReasonInFlight]; n != before+1 {
+				t.Errorf("%d refusals counted; want 1", n-before)
+			}
+			hold.Release()
+			time.Sleep(time.Second)
+		}
+		if p, ok := l.Peek(core.Request{Cost: 9}); ok || p.Refusal().Reason != core.ReasonNever {
+			t.Errorf("%v, %+v; want never", ok, p.Refusal())
+		}
+		for i := range rules {
+			rules[i].Queue = core.Queue{Len: 1, Wait: time.Hour}
+			rules[i].Shadow = false
+		}
+		replace(t, l, rules...)
+		hold(t, l, core.Request{Cost: 1}) // shadow is spent, and has a queue
+		if p, ok := l.Peek(core.Request{}); !ok || p != (core.Permit{}) {
+			t.Errorf("%v, %+v; want true and the zero permit for who may wait", ok, p)
+		}
+		if s := statOf(t, l, "shadow"); s.Waiting != 0 {
+			t.Error("who looks waits")
+		}
+	})
+}
