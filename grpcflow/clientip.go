@@ -57,7 +57,8 @@ type Trust struct {
 //
 // An address may have a port. In X-Forwarded-For IPv6 may lack its brackets, and
 // is then taken for an address without a port; in Forwarded, as RFC 7239 has it,
-// it may not.
+// it may not. A proxy that copies what a client sent into Forwarded, its host for
+// one, must quote it.
 //
 // On a Unix socket the peer has no address: only Hops believes it, and without a
 // client in the header the key is the empty one, as Stat.Empty tells.

@@ -55,7 +55,8 @@ type Trust struct {
 //
 // An address may have a port. In X-Forwarded-For IPv6 may lack its brackets, and
 // is then taken for an address without a port; in Forwarded, as RFC 7239 has it,
-// it may not.
+// it may not. A proxy that copies what a client sent into Forwarded, its host for
+// one, must quote it.
 //
 // The peer is what RemoteAddr says. A middleware further out that writes a
 // client's claim there, as handlers that set a "real IP" do, has made that claim
