@@ -25,8 +25,9 @@ import (
 //   - The request: its resource is one for all, and it has one key, cost 1 and the
 //     default priority.
 //
-// The key is what echo's IdentifierExtractor finds, by default c.RealIP, which
-// believes what clients say; [ClientIP] tells more. So let it be one of this package:
+// The key is what echo's IdentifierExtractor finds, by default c.RealIP: before echo
+// 4.16.3 that is what clients say, and since then it tells an IPv6 client by each of
+// its addresses. So let it be a key of this package:
 //
 //	client := echoflow.Peer()
 //	e.Use(middleware.RateLimiterWithConfig(middleware.RateLimiterConfig{
