@@ -244,10 +244,13 @@ func TestAHostMayAskForMoreWhileCallsWait(t *testing.T) {
 }
 
 // Those who stand in the limiter's line when a host asks to wait are not sent to
-// it, one after the other, each to be refused: they wait too.
+// it, one after the other, each to be refused: they wait too. That they were admitted
+// once already costs nothing.
 func TestWhoStandsInLineWhenAHostAsksToWaitIsHeldBackToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := limiter(t, core.Rule{Name: "one", Limit: core.InFlight{N: 1}, Queue: core.Queue{Len: 20, Wait: time.Hour}})
+		l := limiter(t,
+			core.Rule{Name: "one", Limit: core.InFlight{N: 1}, Queue: core.Queue{Len: 20, Wait: time.Hour}},
+			core.Rule{Name: "ten", Limit: core.Rate{N: 10, Per: time.Hour}})
 		begin := time.Now()
 		var first, early, passed atomic.Int32
 		next := transport(func(r *http.Request) (*http.Response, error) {
@@ -276,6 +279,9 @@ func TestWhoStandsInLineWhenAHostAsksToWaitIsHeldBackToo(t *testing.T) {
 		}
 		if s := stat(t, l, "one"); s.InFlight != 0 || s.Waiting != 0 || len(s.Refused) != 0 {
 			t.Errorf("%+v", s)
+		}
+		if _, err := client.Get("http://h/"); !errors.Is(err, core.ErrRefused) {
+			t.Errorf("the eleventh: %v", err)
 		}
 	})
 }

@@ -49,9 +49,9 @@ type TransportOptions struct {
 	// ask the limiter: so all of them come to it at one instant, and its rules, a
 	// core.Pace with a queue for instance, say who is let on, and how fast. Those that
 	// the limiter has admitted when the host asks, and that are not under way
-	// yet, wait too, and then ask it again. A call whose context would end before
-	// it may go, or that would wait longer than HoldBack in all, fails at once with a
-	// HeldBack.
+	// yet, give back what they have taken, as Permit.Settle(0) does, wait too, and ask
+	// again. A call whose context would end before it may go, or that would wait longer
+	// than HoldBack in all, fails at once with a HeldBack.
 	//
 	// A host is what the key of Host tells, so calls with other credentials or to
 	// other paths of it wait too; where that is wrong, make a transport for each.
@@ -234,6 +234,7 @@ func (t *transport) ask(r *http.Request, host string) (core.Permit, error) {
 		if until, _ := t.holds.end(host); until.IsZero() {
 			return permit, nil
 		}
+		permit.Settle(0) // it has cost nothing so far
 		permit.Release()
 	}
 }
