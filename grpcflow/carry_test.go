@@ -40,7 +40,7 @@ func TestAHandlerHasItsPermitWhereItIsCarried(t *testing.T) {
 			if err := ends(conn)[kind](t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			s := stats(l)
+			s := counts(l)
 			if carry && (s["slots"].InFlight != 7 || s["slots"].Failed != 0 || s["slots"].Admitted != 1) {
 				t.Errorf("%s: while the work goes on: %+v", kind, s)
 			}
@@ -52,7 +52,7 @@ func TestAHandlerHasItsPermitWhereItIsCarried(t *testing.T) {
 			if carry {
 				want = 1
 			}
-			if s := stats(l); s["slots"].InFlight != 0 || s["slots"].Failed != want || s["rate"].Failed != want {
+			if s := counts(l); s["slots"].InFlight != 0 || s["slots"].Failed != want || s["rate"].Failed != want {
 				t.Errorf("%s: after the work: %+v", kind, s)
 			}
 		}

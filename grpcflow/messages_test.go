@@ -39,8 +39,8 @@ func echo(ss grpc.ServerStream) error {
 	}
 }
 
-// stats is what each rule has counted.
-func stats(l *core.Limiter) map[string]core.Stat {
+// counts is what each rule has counted.
+func counts(l *core.Limiter) map[string]core.Stat {
 	all := map[string]core.Stat{}
 	for _, s := range l.Stats() {
 		all[s.Rule] = s
@@ -77,7 +77,7 @@ func TestMessagesAreResourcesOfTheirOwn(t *testing.T) {
 		if err := errors.Join(cs.CloseSend(), cs.RecvMsg(new(text))); !errors.Is(err, io.EOF) {
 			t.Error(err)
 		}
-		for rule, s := range stats(l) {
+		for rule, s := range counts(l) {
 			if s.Admitted != want[rule] || s.Failed != 0 {
 				t.Errorf("messages %d, rule %s: %+v, want %d admitted", m, rule, s, want[rule])
 			}
@@ -201,7 +201,7 @@ func TestAMessageHoldsItsUnitsWhileItIsInHand(t *testing.T) {
 			core.Rule{Name: "out", On: "sent *", Limit: core.InFlight{N: 1}})
 		held := func(when string, in, out int) {
 			t.Helper()
-			if s := stats(l); s["in"].InFlight != in || s["out"].InFlight != out {
+			if s := counts(l); s["in"].InFlight != in || s["out"].InFlight != out {
 				t.Errorf("%s: %d and %d are held, want %d and %d", when, s["in"].InFlight, s["out"].InFlight, in, out)
 			}
 		}
@@ -240,7 +240,7 @@ func TestAMessageHoldsItsUnitsWhileItIsInHand(t *testing.T) {
 			return nil
 		})
 		held("returned", 0, 0)
-		if s := stats(l); err != nil || s["in"].Admitted != 3 || s["out"].Admitted != 1 || s["in"].Failed+s["out"].Failed != 0 {
+		if s := counts(l); err != nil || s["in"].Admitted != 3 || s["out"].Admitted != 1 || s["in"].Failed+s["out"].Failed != 0 {
 			t.Errorf("%v: %+v", err, s)
 		}
 	})
@@ -442,7 +442,7 @@ func TestAClientAsksForItsMessages(t *testing.T) {
 			if !errors.As(err, &r) || r.Rule != "talk" {
 				t.Errorf("%s: %v", on, err)
 			}
-			if s := stats(l)["streams"]; s.InFlight != 0 || s.Failed != 0 {
+			if s := counts(l)["streams"]; s.InFlight != 0 || s.Failed != 0 {
 				t.Errorf("%s: the stream still holds its slot: %+v", on, s)
 			}
 			if err := cs.RecvMsg(new(text)); status.Code(err) != codes.Canceled {
