@@ -133,6 +133,7 @@ func TestARefusalGoesWithEveryErrorHandler(t *testing.T) {
 				}),
 				func(next echo.HandlerFunc) echo.HandlerFunc {
 					return func(c *echo.Context) error {
+						c.Response().Header().Set("Content-Length", "1") // of what was hoped for
 						err := next(c)
 						var refusal core.Refusal
 						if !errors.Is(err, core.ErrRefused) || !errors.As(err, &refusal) || refusal.Rule != "<none>" {
@@ -158,7 +159,7 @@ func TestARefusalGoesWithEveryErrorHandler(t *testing.T) {
 			res := ask(e, "GET", "/")
 			body, _ := io.ReadAll(res.Body)
 			if res.StatusCode != 429 || logged != 429 || res.Header.Get("Content-Type") != "application/problem+json" ||
-				strings.Count(string(body), "}") != 1 || !strings.HasSuffix(string(body), `"violated-policies":["<none>"]}`+"\n") {
+				res.Header.Get("Content-Length") != "" || strings.Count(string(body), "}") != 1 || !strings.HasSuffix(string(body), `"violated-policies":["<none>"]}`+"\n") {
 				t.Fatalf("%s, logged %d, %s\n%s", res.Status, logged, res.Header, body)
 			}
 		})
@@ -261,6 +262,8 @@ func TestWhateverEndsTheHandlerGivesThePermitBack(t *testing.T) {
 		{"error", func(*echo.Context) error { return errors.New("no") }, 500, 1},
 		{"error after writing", func(c *echo.Context) error { c.String(200, "half"); return io.ErrUnexpectedEOF }, 200, 1},
 		{"500", func(*echo.Context) error { return echo.ErrInternalServerError }, 500, 1},
+		{"500 written", func(c *echo.Context) error { return c.NoContent(500) }, 500, 1},
+		{"499 written", func(c *echo.Context) error { return c.NoContent(499) }, 499, 0},
 		{"503 written", func(c *echo.Context) error { return c.NoContent(503) }, 503, 1},
 		{"404", func(*echo.Context) error { return echo.ErrNotFound }, 404, 0},
 		{"500 within 404", func(*echo.Context) error { return echo.ErrNotFound.Wrap(echo.ErrBadGateway) }, 404, 0},

@@ -60,6 +60,9 @@ func TestTheStoreIsExactWhereTokensAddUp(t *testing.T) {
 		if n := most(echo5flow.NewStore(l, echo5flow.StoreOptions{})); n != 20 {
 			t.Errorf("%d passed within a second, want 20", n)
 		}
+		if s := stat(t, l, "r"); s.Keys != 1 || s.Empty != 0 {
+			t.Errorf("%d keys, %d asked without", s.Keys, s.Empty)
+		}
 		if n := most(middleware.NewRateLimiterMemoryStore(20)); n != 39 {
 			t.Errorf("%d passed within a second of echo's store; if that is 20 now, the story is out of date", n)
 		}
