@@ -12,6 +12,7 @@ import (
 	"github.com/exactflow/exactflow/grpcflow"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/tap"
 )
 
 // What the limiter adds to a call that it admits is time, not garbage.
@@ -52,9 +53,63 @@ func TestAdmittedCallsAllocateNothing(t *testing.T) {
 	}
 }
 
-type contextStream struct {
-	grpc.ServerStream
-	ctx context.Context
+// Nor does a client's call, whatever its target is.
+func TestAClientsAdmittedCallsAllocateNothing(t *testing.T) {
+	l := limiter(t,
+		core.Rule{Name: "service", Limit: core.InFlight{N: 100}},
+		core.Rule{Name: "per-target", By: "target", Limit: core.Rate{N: 1 << 12, Per: time.Millisecond}},
+	)
+	in := grpcflow.UnaryClientInterceptor(l, grpcflow.Options{})
+	conn := backend{}.start(t, service{})
+	var req any = new(text)
+	invoker := func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error { return nil }
+	ctx := t.Context()
+	if n := testing.AllocsPerRun(1000, func() {
+		if err := in(ctx, unaryMethod, req, req, conn, invoker); err != nil {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
 }
 
-func (s contextStream) Context() context.Context { return s.ctx }
+// Nor do a stream's messages, nor what the tap lets through.
+func TestMessagesAndTheTapAllocateNothing(t *testing.T) {
+	l := limiter(t,
+		core.Rule{Name: "service", Limit: core.InFlight{N: 100}},
+		core.Rule{Name: "per-ip", By: "ip", Limit: core.Rate{N: 1 << 12, Per: time.Millisecond}},
+	)
+	ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: tcp("192.0.2.7")})
+	var m any = new(text)
+	in := grpcflow.StreamServerInterceptor(l, grpcflow.Options{Messages: grpcflow.MessagesBoth})
+	if err := in(nil, silent{contextStream{ctx: ctx}}, &grpc.StreamServerInfo{FullMethod: streamMethod}, func(_ any, ss grpc.ServerStream) error {
+		if n := testing.AllocsPerRun(1000, func() {
+			if err := ss.RecvMsg(m); err != nil {
+				t.Fatal(err)
+			}
+			if err := ss.SendMsg(m); err != nil {
+				t.Fatal(err)
+			}
+		}); n != 0 {
+			t.Errorf("messages: %v allocations", n)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	handle := grpcflow.InTapHandle(l, grpcflow.Options{Known: ofTest})
+	info := &tap.Info{FullMethodName: unaryMethod}
+	if n := testing.AllocsPerRun(1000, func() {
+		if _, err := handle(ctx, info); err != nil {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("the tap: %v allocations", n)
+	}
+}
+
+// silent is a stream on which all is well.
+type silent struct{ contextStream }
+
+func (silent) RecvMsg(any) error { return nil }
+func (silent) SendMsg(any) error { return nil }

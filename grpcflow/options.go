@@ -46,10 +46,12 @@ type Options struct {
 	// resource of its own: the stream's, behind "received " or "sent ".
 	Messages Messages
 
-	// Carry puts the permit into the context that the handler gets, or the
-	// interceptors further in. There, [core.PermitFrom] has it, to mark the call as
-	// failed, to settle what it has really cost, or to detach the permit for work
-	// that goes on when the handler has returned.
+	// Carry lets the permit travel in the call's context, for handlers that have
+	// more to say than that they return: core.PermitFrom(ctx) tells it, of a stream
+	// by its Context. Mark the call failed by Fail, say that a stream is set up by
+	// Ready, settle a cost that was not known by Settle, and Detach the permit when
+	// work goes on after the handler has returned. A client's is for interceptors
+	// further in. A message's permit does not travel.
 	Carry bool
 
 	// Known tells [InTapHandle] which methods there are, since clients may call what

@@ -136,3 +136,11 @@ func open(t testing.TB, ctx context.Context, conn *grpc.ClientConn) grpc.ClientS
 
 // stat is what the only rule has counted.
 func stat(l *core.Limiter) core.Stat { return l.Stats()[0] }
+
+// A contextStream is nothing but its context.
+type contextStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s contextStream) Context() context.Context { return s.ctx }
