@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -202,8 +203,10 @@ func TestTheTapRefusesAsTheInterceptorWould(t *testing.T) {
 					others.Wait()
 				})
 			}
-			if statuses[0].Code() == codes.OK || !proto.Equal(statuses[0].Proto(), statuses[1].Proto()) {
-				t.Errorf("by the tap:\n%v\nby the interceptor:\n%v", statuses[0].Proto(), statuses[1].Proto())
+			taps, others := statuses[0], statuses[1]
+			if taps.Code() == codes.OK || taps.Code() != others.Code() || taps.Message() != others.Message() ||
+				!slices.EqualFunc(taps.Details(), others.Details(), func(a, b any) bool { return proto.Equal(a.(proto.Message), b.(proto.Message)) }) {
+				t.Errorf("by the tap:\n%v\nby the interceptor:\n%v", taps.Proto(), others.Proto())
 			}
 		})
 	}
