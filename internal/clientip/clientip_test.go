@@ -86,6 +86,7 @@ func TestTheClientIsTheFirstFromTheRightThatIsNoProxy(t *testing.T) {
 		{counted, "10.0.0.1:80", nil, "10.0.0.1"},
 		{counted, "@", []string{"203.0.113.9"}, ""},
 		{counted, "10.0.0.1:80", []string{"1.1.1.1, unknown, 203.0.113.9"}, "10.0.0.1"}, // garbage
+		{counted, "10.0.0.1:80", []string{`1.1.1.1, 203.0.113.9, "`}, "203.0.113.9"},
 		{both, "10.0.0.1:80", []string{"1.1.1.1, 203.0.113.9, 198.51.100.2"}, "203.0.113.9"},
 		{both, "@", []string{"1.1.1.1, 203.0.113.9, 198.51.100.2"}, ""},
 
@@ -140,11 +141,15 @@ func TestTheClientIsTheFirstFromTheRightThatIsNoProxy(t *testing.T) {
 		{rfc, "10.0.0.1:80", []string{`=203.0.113.9`}, "10.0.0.1"},
 		{rfc, "10.0.0.1:80", []string{`for=203.0.113.9;secret`}, "10.0.0.1"},
 		{rfc, "10.0.0.1:80", []string{`for=203.0.113.9;x=a"`}, "10.0.0.1"},
+		{rfc, "10.0.0.1:80", []string{`for=203.0.113.9;=a`}, "10.0.0.1"},
+		{rfc, "10.0.0.1:80", []string{`for=203.0.113.9;x y=a`}, "10.0.0.1"},
+		{rfc, "10.0.0.1:80", []string{`for=203.0.113.9;x=a"b"`}, "10.0.0.1"},
 		{rfc, "10.0.0.1:80", []string{`203.0.113.9`}, "10.0.0.1"},
 		{rfc, "10.0.0.1:80", []string{`for="2001:db8::9"`}, "10.0.0.1"}, // without brackets
 		{rfc, "10.0.0.1:80", []string{``}, "10.0.0.1"},
 		{counting, "@", []string{`for=1.1.1.1, for=203.0.113.9, for=_hidden;x="a,b"`}, "203.0.113.9"},
 		{counting, "@", []string{`for=1.1.1.1, for=203.0.113.9, _x"`}, ""},
+		{counting, "@", []string{`for=1.1.1.1, for=203.0.113.9`, `_x"`}, ""},
 	} {
 		got := ""
 		if a := New("test", tt.trust).Of(Parse(tt.peer), tt.lines); a.IsValid() {
@@ -249,6 +254,24 @@ func TestTellingAClientAllocatesNothing(t *testing.T) {
 	}
 }
 
+func TestAKeyIsCutToItsLength(t *testing.T) {
+	for _, tt := range []struct {
+		v4, v6       int
+		addr4, addr6 string
+	}{
+		{32, 128, "203.0.113.255", "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff"}, {31, 127, "203.0.113.254/31", "2001:db8:ffff:ffff:ffff:ffff:ffff:fffe/127"},
+		{24, 48, "203.0.113.0/24", "2001:db8:ffff::/48"}, {1, 1, "128.0.0.0/1", "::/1"},
+	} {
+		cut := NewCut("test", tt.v4, tt.v6)
+		if got := cut.Text(Parse("203.0.113.255")); got != tt.addr4 {
+			t.Errorf("%d bits: %s, want %s", tt.v4, got, tt.addr4)
+		}
+		if got := cut.Text(Parse("2001:db8:ffff:ffff:ffff:ffff:ffff:ffff")); got != tt.addr6 {
+			t.Errorf("%d bits: %s, want %s", tt.v6, got, tt.addr6)
+		}
+	}
+}
+
 func TestAnIPOfPackageNetIsTheSameAddress(t *testing.T) {
 	cut := NewCut("test", 32, 64)
 	for _, s := range []string{"192.0.2.7", "::ffff:192.0.2.7", "2001:db8::1", "none"} {
@@ -298,9 +321,10 @@ func TestAWrongTrustPanicsWithWhatWouldBeRight(t *testing.T) {
 }
 
 func TestTheTrustStaysTheCallers(t *testing.T) {
-	mine := slices.Clone(own)
+	mine := []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("9.9.9.9/8"), netip.MustParsePrefix("10.0.0.0/8")}
+	before := slices.Clone(mine)
 	c := New("test", Trust{Proxies: mine})
-	if !slices.Equal(mine, own) {
+	if !slices.Equal(mine, before) {
 		t.Fatalf("New changed it: %v", mine)
 	}
 	mine[2] = netip.MustParsePrefix("192.0.2.0/24")

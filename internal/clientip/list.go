@@ -5,11 +5,11 @@ import "strings"
 // A list is the lines of a header, whose elements are read from the end.
 //
 // In RFC 7239 a comma may stand in a quoted string. What proxies have appended is
-// well formed: no quotation mark stands outside its quoted strings, and within
-// them only behind an odd number of backslashes. So from the end, too, quoted
-// strings are known, and what a client has written further left, such as a
-// quotation mark that is never closed, is not yet read when they are. A quoted
-// string does not go on in the next line, for the line's end is the proxy's.
+// well formed: a quotation mark begins or ends a quoted string, unless it stands in
+// one behind an odd number of backslashes. So from the end, too, one can tell them,
+// and what a client has written further left, such as a quotation mark that is
+// never closed, is not yet read when they are told. A quoted string does not go on
+// in the next line, for the line's end is the proxy's.
 type list struct {
 	lines     []string // those that are not begun
 	line      string   // what is left of the one that is
@@ -27,29 +27,22 @@ func (l *list) next() (string, bool) {
 		}
 		l.line, l.lines, l.begun = l.lines[end], l.lines[:end], true
 	}
-	s, quoted := l.line, false
-	for i := len(s) - 1; i >= 0 && i >= len(s)-1-maxElement; i-- {
+	s, quoted := l.line[max(0, len(l.line)-maxElement-1):], false
+	for i := len(s) - 1; i >= 0; i-- {
 		switch {
 		case s[i] == ',' && !quoted:
-			l.line = s[:i]
+			l.line = l.line[:len(l.line)-len(s)+i]
 			return strings.Trim(s[i+1:], " \t"), true
-		case s[i] == '"' && l.forwarded:
-			if quoted {
-				first := i
-				for first > 0 && i-first <= maxElement && s[first-1] == '\\' {
-					first--
-				}
-				if (i-first)%2 == 1 {
-					i = first // it and its backslashes are read
-					continue
-				}
-			}
+		case s[i] == '"' && l.forwarded && !escaped(s[:i]):
 			quoted = !quoted
 		}
 	}
 	l.begun = false
 	return strings.Trim(s, " \t"), !quoted && len(s) <= maxElement
 }
+
+// escaped tells whether the byte that follows s is.
+func escaped(s string) bool { return (len(s)-len(strings.TrimRight(s, `\`)))%2 == 1 }
 
 // forNode is the node that the parameter "for" of an element of Forwarded names;
 // "" if there is none, or two, or the element is not well formed. The quotation
