@@ -56,6 +56,9 @@
 // Where rules have a [core.Queue], a request waits before its handler runs; what
 // package nethttpflow says of those who wait holds here too.
 //
+// A server that has echo's own middleware.RateLimiter can keep it, and give it a
+// [Store].
+//
 // # Who the client is
 //
 // By default a client is the peer of its connection, [Peer]. Behind proxies use
