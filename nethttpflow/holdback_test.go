@@ -179,6 +179,11 @@ func TestACallThatGivesUpWhileItIsHeldBack(t *testing.T) {
 				t.Errorf("%v after %v, body closed %d times", err, took, body.closed.Load())
 			}
 		}
+		over, cancel := context.WithTimeout(t.Context(), 0)
+		defer cancel()
+		if _, err := client.Transport.RoundTrip(call(t, "GET", "http://h/", nil).WithContext(over)); err != context.DeadlineExceeded {
+			t.Errorf("whose time was over before: %v", err)
+		}
 	})
 }
 
@@ -232,6 +237,13 @@ func TestAHostMayAskForMoreWhileCallsWait(t *testing.T) {
 				synctest.Wait()
 				get(t, client, "http://h/first")
 				begin := time.Now()
+				wg.Go(func() { // who comes when more has been asked for
+					time.Sleep(45 * time.Second)
+					get(t, client, "http://h/")
+					if took, want := time.Since(begin), max(time.Minute, 30*time.Second+min(c.more, c.most)); took != want {
+						t.Errorf("who comes later goes out after %v, want %v", took, want)
+					}
+				})
 				_, err := client.Get("http://h/")
 				took := time.Since(begin)
 				if told := errors.As(err, new(nethttpflow.HeldBack)); took != c.want || told != c.told || !told && err != nil {
