@@ -111,7 +111,10 @@ func TestTheClientIsTheFirstFromTheRightThatIsNoProxy(t *testing.T) {
 		{rfc, "10.0.0.1:80", []string{`for=203.0.113.9:80`}, "203.0.113.9"},
 		{rfc, "10.0.0.1:80", []string{`for=[2001:db8::9]:80`}, "2001:db8::9"},
 		{rfc, "10.0.0.1:80", []string{`;;for=203.0.113.9;; ;`}, "203.0.113.9"},
+		{rfc, "10.0.0.1:80", []string{`host="a" ; for="203.0.113.9" ; proto=http`}, "203.0.113.9"},
 		{rfc, "10.0.0.1:80", []string{`for="203\.0.113\.9"`}, "203.0.113.9"},
+		{rfc, "10.0.0.1:80", []string{`for="\[2001:db8::9\]"`}, "2001:db8::9"},
+		{rfc, "10.0.0.1:80", []string{`for=203\.0.113.9`}, "10.0.0.1"},
 		{rfc, "10.0.0.1:80", []string{`for=203.0.113.9;host="a,for=1.1.1.1"`}, "203.0.113.9"},
 		{rfc, "10.0.0.1:80", []string{`for=203.0.113.9;host="a\",for=1.1.1.1;x=\""`}, "203.0.113.9"},
 		{rfc, "10.0.0.1:80", []string{`for=203.0.113.9;host="a\\" , for=10.0.0.2`}, "203.0.113.9"},
@@ -142,6 +145,8 @@ func TestTheClientIsTheFirstFromTheRightThatIsNoProxy(t *testing.T) {
 		{rfc, "10.0.0.1:80", []string{`for=203.0.113.9;secret`}, "10.0.0.1"},
 		{rfc, "10.0.0.1:80", []string{`for=203.0.113.9;x=a"`}, "10.0.0.1"},
 		{rfc, "10.0.0.1:80", []string{`for=203.0.113.9;=a`}, "10.0.0.1"},
+		{rfc, "10.0.0.1:80", []string{`for=203.0.113.9;x y="a"`}, "10.0.0.1"},
+		{rfc, "10.0.0.1:80", []string{`x="a"for=203.0.113.9`}, "10.0.0.1"},
 		{rfc, "10.0.0.1:80", []string{`for=203.0.113.9;x y=a`}, "10.0.0.1"},
 		{rfc, "10.0.0.1:80", []string{`for=203.0.113.9;x=a"b"`}, "10.0.0.1"},
 		{rfc, "10.0.0.1:80", []string{`203.0.113.9`}, "10.0.0.1"},
@@ -342,7 +347,7 @@ var (
 	v4Text  = regexp.MustCompile(`^([0-9.]+)` + aPort + `$`)
 	v6Text  = regexp.MustCompile(`^([0-9a-fA-F:.]+)(?s:|%.*)$`)
 	boxed   = regexp.MustCompile(`^\[([0-9a-fA-F:.]+)(?:%[^\]]*)?\]` + aPort + `$`)
-	pair    = token + "=(?:\"(?s:[^\"\\\\]|\\\\.)*\"|[^\",;]*)"
+	pair    = token + "=(?:\"(?s:[^\"\\\\]|\\\\.)*\"|[^\",;\\\\]*)"
 	element = `[ \t]*(?:` + pair + `)?(?:[ \t]*;[ \t]*(?:` + pair + `)?)*[ \t]*`
 	aLine   = regexp.MustCompile(`^` + element + `(?:,` + element + `)*$`)
 	aPair   = regexp.MustCompile(pair)

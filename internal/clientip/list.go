@@ -50,54 +50,48 @@ func escaped(s string) bool { return (len(s)-len(strings.TrimRight(s, `\`)))%2 =
 // nothing; brackets may not, since without them one cannot tell an address from
 // one with a port.
 func forNode(element string) (node string) {
-	const space = " \t"
-	for rest, more := element, true; more; {
-		rest = strings.TrimLeft(rest, space)
-		if after, empty := strings.CutPrefix(rest, ";"); empty {
-			rest = after
-			continue
-		}
-		name, value, ok := strings.Cut(rest, "=")
-		if rest == "" {
-			break
-		}
-		if !ok || name == "" || strings.ContainsFunc(name, notInName) {
+	for element = strings.TrimLeft(element, "; \t"); element != ""; element = strings.TrimLeft(element, "; \t") {
+		name, value, rest, ok := cutPair(element)
+		if !ok {
 			return ""
 		}
-		if text, quoted := strings.CutPrefix(value, `"`); quoted {
-			end := 0
-			for end < len(text) && text[end] != '"' {
-				if text[end] == '\\' {
-					end++
-				}
-				end++
-			}
-			if end >= len(text) {
-				return ""
-			}
-			value, rest = text[:end], strings.TrimLeft(text[end+1:], space)
-			if rest, more = strings.CutPrefix(rest, ";"); !more && rest != "" {
-				return ""
-			}
-			if strings.Contains(value, `\`) && strings.EqualFold(name, "for") {
+		if strings.EqualFold(name, "for") {
+			if strings.Contains(value, `\`) {
 				value = unescaped(value)
 			}
-		} else {
-			value, rest, more = strings.Cut(value, ";")
-			value = strings.TrimRight(value, space)
-			if strings.Contains(value, `"`) {
+			if node != "" || value == "" || value[0] != '[' && strings.Count(value, ":") > 1 {
 				return ""
 			}
+			node = value
 		}
-		if !strings.EqualFold(name, "for") {
-			continue
-		}
-		if node != "" || value == "" || value[0] != '[' && strings.Count(value, ":") > 1 {
-			return ""
-		}
-		node = value
+		element = rest
 	}
 	return node
+}
+
+// cutPair takes the first parameter from s, with what its quotation marks enclose
+// as it stands; what is left is "" or begins with a semicolon.
+func cutPair(s string) (name, value, rest string, ok bool) {
+	name, value, ok = strings.Cut(s, "=")
+	if name == "" || strings.ContainsFunc(name, notInName) {
+		ok = false
+	}
+	text, quoted := strings.CutPrefix(value, `"`)
+	if !quoted {
+		end := strings.IndexByte(value, ';')
+		if end < 0 {
+			end = len(value)
+		}
+		value, rest = strings.TrimRight(value[:end], " \t"), value[end:]
+		return name, value, rest, ok && !strings.ContainsAny(value, `"\`)
+	}
+	for end := range len(text) {
+		if text[end] == '"' && !escaped(text[:end]) {
+			rest = strings.TrimLeft(text[end+1:], " \t")
+			return name, text[:end], rest, ok && (rest == "" || rest[0] == ';')
+		}
+	}
+	return name, value, "", false
 }
 
 // unescaped allocates; no proxy is known to escape what is in an address.
