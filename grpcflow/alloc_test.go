@@ -107,9 +107,3 @@ func TestMessagesAndTheTapAllocateNothing(t *testing.T) {
 		t.Errorf("the tap: %v allocations", n)
 	}
 }
-
-// silent is a stream on which all is well.
-type silent struct{ contextStream }
-
-func (silent) RecvMsg(any) error { return nil }
-func (silent) SendMsg(any) error { return nil }

@@ -665,6 +665,47 @@ func TestAClientStreamHasNoGoroutine(t *testing.T) {
 	}
 }
 
+// A context that outlives its streams must not keep them: none is watched longer
+// than it lasts.
+func TestAClientStreamLeavesNothingInItsContext(t *testing.T) {
+	l := limiter(t, core.Rule{Name: "many", Limit: core.InFlight{N: 1000}})
+	for _, m := range []grpcflow.Messages{grpcflow.MessagesNone, grpcflow.MessagesBoth} {
+		in := grpcflow.StreamClientInterceptor(l, grpcflow.Options{Messages: m})
+		ctx := &watched{Context: t.Context(), done: make(chan struct{})}
+		for range 3 {
+			cs, err := in(ctx, bidi, nil, streamMethod, func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+				return scripted{ends: io.EOF}, nil
+			})
+			if n := ctx.watchers.Load(); err != nil || n != 1 {
+				t.Errorf("an open stream: %v, %d watch", err, n)
+			}
+			if err := cs.RecvMsg(nil); err != io.EOF {
+				t.Error(err)
+			}
+			if n := ctx.watchers.Load(); n != 0 {
+				t.Errorf("after the stream, %d watch", n)
+			}
+		}
+	}
+}
+
+// A watched context counts who watches it.
+type watched struct {
+	context.Context
+	done     chan struct{}
+	watchers atomic.Int32
+}
+
+func (w *watched) Done() <-chan struct{} { return w.done }
+
+func (w *watched) AfterFunc(func()) (stop func() bool) {
+	w.watchers.Add(1)
+	return sync.OnceValue(func() bool {
+		w.watchers.Add(-1)
+		return true
+	})
+}
+
 // Many real goroutines on real time, whose streams end in several ways at once.
 func TestClientStreamsHoldUnderLoad(t *testing.T) {
 	const limit = 3

@@ -382,24 +382,56 @@ func TestMessagesOfAnExemptStreamAreExempt(t *testing.T) {
 // A sender and a receiver that are refused together set one pushback.
 func TestTwoRefusedMessagesSetOnePushback(t *testing.T) {
 	l := limiter(t, core.Rule{Name: "closed", On: "* /*", Limit: core.Rate{N: 0, Per: time.Hour}})
-	conn := backend{server: talking(l, grpcflow.MessagesBoth)}.start(t, service{stream: func(ss grpc.ServerStream) error {
+	in := grpcflow.StreamServerInterceptor(l, grpcflow.Options{Messages: grpcflow.MessagesBoth})
+	wire := &dozing{}
+	ctx := grpc.NewContextWithServerTransportStream(t.Context(), wire)
+	if err := in(nil, onto{silent{contextStream{ctx: ctx}}, wire}, &grpc.StreamServerInfo{FullMethod: streamMethod}, func(_ any, ss grpc.ServerStream) error {
 		var wg sync.WaitGroup
-		var err error
-		wg.Go(func() { err = ss.RecvMsg(new(text)) })
-		wg.Go(func() { _ = ss.SendMsg(new(text)) })
+		for _, f := range []func(any) error{ss.RecvMsg, ss.SendMsg} {
+			wg.Go(func() {
+				if err := f(new(text)); status.Code(err) != codes.ResourceExhausted {
+					t.Error(err)
+				}
+			})
+		}
 		wg.Wait()
-		return err
-	}})
-	for range 50 {
-		cs := open(t, t.Context(), conn)
-		_ = cs.SendMsg(new(text))
-		if err := cs.RecvMsg(new(text)); status.Code(err) != codes.ResourceExhausted {
-			t.Fatal(err)
-		}
-		if got := cs.Trailer()[pushback]; !slices.Equal(got, []string{"-1"}) {
-			t.Fatalf("the pushback is %q", got)
-		}
+		return nil
+	}); err != nil {
+		t.Error(err)
 	}
+	if got := wire.Trailer()[pushback]; !slices.Equal(got, []string{"-1"}) {
+		t.Errorf("the pushback is %q", got)
+	}
+}
+
+// onto is a stream that writes its trailer onto the wire.
+type onto struct {
+	silent
+	wire *dozing
+}
+
+func (o onto) SetTrailer(md metadata.MD) { _ = o.wire.SetTrailer(md) }
+
+// A dozing wire is one on which time passes between a look and what follows.
+type dozing struct {
+	grpc.ServerTransportStream
+	mu      sync.Mutex
+	trailer metadata.MD
+}
+
+func (d *dozing) Trailer() metadata.MD {
+	d.mu.Lock()
+	md := d.trailer.Copy()
+	d.mu.Unlock()
+	time.Sleep(10 * time.Millisecond)
+	return md
+}
+
+func (d *dozing) SetTrailer(md metadata.MD) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.trailer = metadata.Join(d.trailer, md)
+	return nil
 }
 
 // A client paces what it sends by its own limiter; where it may not wait, the
@@ -452,6 +484,31 @@ func TestAClientAsksForItsMessages(t *testing.T) {
 			if err := l.Replace(core.Rule{Name: "streams", On: "/*", Limit: core.InFlight{N: 1}}); err != nil {
 				t.Fatal(err)
 			}
+		}
+	})
+}
+
+// A client's message is in hand until the next is asked for, or the stream ends:
+// also when its caller cancels instead of asking.
+func TestAClientsMessageInHandEndsWithItsStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiter(t, core.Rule{Name: "in", On: "received *", Limit: core.InFlight{N: 1}})
+		conn := backend{client: calling(l, grpcflow.Options{Messages: grpcflow.MessagesReceived})}.start(t, service{stream: echo})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		cs := open(t, ctx, conn)
+		for range 2 {
+			if err := errors.Join(cs.SendMsg(new(text)), cs.RecvMsg(new(text))); err != nil {
+				t.Fatal(err)
+			}
+			if n := stat(l).InFlight; n != 1 {
+				t.Errorf("with a message in hand: %d", n)
+			}
+		}
+		cancel()
+		synctest.Wait()
+		if s := stat(l); s.InFlight != 0 || s.Admitted != 2 {
+			t.Errorf("%+v", s)
 		}
 	})
 }

@@ -144,3 +144,9 @@ type contextStream struct {
 }
 
 func (s contextStream) Context() context.Context { return s.ctx }
+
+// silent is a stream on which all is well.
+type silent struct{ contextStream }
+
+func (silent) RecvMsg(any) error { return nil }
+func (silent) SendMsg(any) error { return nil }
