@@ -189,7 +189,7 @@ func TestTheClientsKeyAllocatesTheCopyOfTheHeader(t *testing.T) {
 }
 
 func TestAWrongTrustPanicsAtOnce(t *testing.T) {
-	for want, make := range map[string]func(){
+	for want, build := range map[string]func(){
 		"grpcflow: Trust.Proxies[0] is 0.0.0.0/0, which is everybody: a client would be who it says it is; want the addresses of your own proxies": func() {
 			grpcflow.ClientIP(grpcflow.Trust{Proxies: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}})
 		},
@@ -206,7 +206,7 @@ func TestAWrongTrustPanicsAtOnce(t *testing.T) {
 					t.Errorf("%v, want %s", got, want)
 				}
 			}()
-			make()
+			build()
 		}()
 	}
 }

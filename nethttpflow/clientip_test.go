@@ -252,7 +252,7 @@ func TestAKeyByAddressAllocatesNothing(t *testing.T) {
 }
 
 func TestAWrongTrustPanicsAtOnce(t *testing.T) {
-	for want, make := range map[string]func(){
+	for want, build := range map[string]func(){
 		"nethttpflow: Trust.Hops is -1; want the number of your own proxies in a row, at most 64": func() {
 			nethttpflow.ClientIP(nethttpflow.Trust{Hops: -1})
 		},
@@ -270,7 +270,7 @@ func TestAWrongTrustPanicsAtOnce(t *testing.T) {
 					t.Errorf("%v, want %s", got, want)
 				}
 			}()
-			make()
+			build()
 		}()
 	}
 }
