@@ -116,7 +116,8 @@
 // that is neither is a leak, of the connection and of the permit. What is waited,
 // here and in queues, is a part of the client's Timeout. With HoldBack, a server
 // that answers Retry-After, or RateLimit with nothing left, is not called until then;
-// without it, [RetryAfter] tells what a response asks for.
+// without it, [RetryAfter] tells what a response asks for. A call costs one
+// allocation, for the body that holds the permit.
 //
 // # Chi
 //

@@ -107,8 +107,8 @@ func (h *holds) end(host string) (until, now time.Time) {
 	return until, now
 }
 
-// wait returns nil when the host may be called. The call waits h.most at most, all
-// its waits together, of which the first sets last.
+// wait returns nil when the host may be called. The call is not held back beyond last,
+// which is h.most after the first time that it is.
 func (h *holds) wait(ctx context.Context, host string, last *time.Time) error {
 	for {
 		until, now := h.end(host)

@@ -44,14 +44,16 @@ type TransportOptions struct {
 	// it to the caller, who has RetryAfter; below 0 panics.
 	//
 	// A host asks with status 429 or 503 and Retry-After, or with any status and a
-	// RateLimit that has nothing left. What RetryAfter ignores is ignored. Calls
-	// to it that begin before the time is over wait, holding nothing, before they
-	// ask the limiter: so all of them come to it at one instant, and its rules, a
-	// core.Pace with a queue for instance, say who is let on, and how fast. Those that
-	// the limiter has admitted when the host asks, and that are not under way
-	// yet, give back what they have taken, as Permit.Settle(0) does, wait too, and ask
-	// again. A call whose context would end before it may go, or that would wait longer
-	// than HoldBack in all, fails at once with a HeldBack.
+	// RateLimit that has nothing left. What RetryAfter ignores is ignored; of all
+	// that a host asks for, what ends last counts, and no answer ends it earlier.
+	//
+	// Calls to it that begin before that wait, holding nothing, and then ask the
+	// limiter: so all of them come to it at one instant, and its rules, a core.Pace
+	// with a queue for instance, say who is let on, and how fast. Those that the
+	// limiter has admitted when the host asks, and that are not under way yet, give
+	// back what they have taken, as Permit.Settle(0) does, wait too, and ask again. A
+	// call whose context would end before it may go, or that is held back beyond
+	// HoldBack since it was first, fails at once with a HeldBack.
 	//
 	// A host is what the key of Host tells, so calls with other credentials or to
 	// other paths of it wait too; where that is wrong, make a transport for each.
@@ -65,8 +67,8 @@ type TransportOptions struct {
 // that is its scheme's own, 80 or 443, and without the dot that may end a name.
 // Names are not looked up or converted: an address is another host than its name.
 //
-// On requests that a server has received, whose URL has no host, it is the empty
-// key: there the host is the client's word.
+// It is not for requests that a server has received: their URL has no host, which is
+// the empty key, or one that is the client's word.
 func Host() Key { return Key{By: "host", Of: called} }
 
 // called allocates only for a name with capitals, or with a dot before its port.
@@ -110,6 +112,7 @@ func called(r *http.Request) string {
 // errors.As and errors.Is with [core.ErrRefused] look through what http.Client and
 // Transport say around it. If the request's context is done first, it is the
 // context's error. Either way nothing is sent, and the request's body is closed.
+// A [net/http/httputil.ReverseProxy] hears of it in its ErrorHandler.
 // The deprecated Request.Cancel is not heeded while a call waits.
 //
 // What Transport returns is safe for concurrent use if next is, changes no request,
