@@ -376,8 +376,10 @@ func slowFor(s string) string {
 		}
 		if strings.HasPrefix(value, `"`) {
 			value = escape.ReplaceAllString(value[1:len(value)-1], "$1")
+		} else {
+			value = strings.TrimRight(value, " \t")
 		}
-		nodes = append(nodes, strings.TrimRight(value, " \t"))
+		nodes = append(nodes, value)
 	}
 	if len(nodes) != 1 || strings.Count(nodes[0], ":") > 1 && nodes[0][0] != '[' {
 		return ""
@@ -500,7 +502,7 @@ func FuzzClientIP(f *testing.F) {
 func FuzzForwarded(f *testing.F) {
 	for _, lines := range []string{
 		"for=203.0.113.9", `for="[2001:db8::9]:4711";proto=https;by=_me, FOR=10.0.0.2`, `for="a\",b\\", for=10.0.0.2;x="a,;=b"`,
-		"for=\"1.1.1.1\nfor=\"[2001:db8:1::2]\"", `for=_x, for=unknown;for=1.1.1.1`, `;; for=1.2.3.4 ; ;,`, `for="1\.2.3.4"`, `x="\`,
+		"for=\"1.1.1.1\nfor=\"[2001:db8:1::2]\"", `for=_x, for=unknown;for=1.1.1.1`, `;; for=1.2.3.4 ; ;,`, `for="1\.2.3.4"`, `x="\`, `for="1.2.3.4 "`,
 	} {
 		f.Add("10.0.0.1:80", lines, byte(0), true)
 		f.Add("@", lines, byte(2), false)
