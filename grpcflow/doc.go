@@ -1,5 +1,5 @@
 // Package grpcflow puts an exactflow limiter in front of the methods of a gRPC
-// server.
+// server, and of the calls of a client.
 //
 //	limiter, err := core.New(
 //		core.Rule{Name: "per-ip", By: "ip", Limit: core.Rate{N: 100, Per: time.Minute}},
@@ -46,6 +46,17 @@
 // with one of the codes that are a server's fault: Unknown, DeadlineExceeded,
 // Unimplemented, Internal, Unavailable, DataLoss.
 //
+// Where its return does not tell all, a handler gets its permit by [Options].Carry:
+//
+//	core.PermitFrom(ctx).Fail()             // a wrong password is a good answer and a failed login
+//	permit := core.PermitFrom(ctx).Detach() // the work goes on, until permit.Release()
+//
+// # Messages of streams
+//
+// A stream is one call. [Options].Messages asks for its messages as well, as
+// resources of their own, "received /shop.Chat/Talk" and "sent /shop.Chat/Talk": a
+// rule with a queue paces a stream, one without ends it. See [Messages].
+//
 // # Who waits
 //
 // Where rules have a [core.Queue], a call waits in the interceptor before its
@@ -77,6 +88,28 @@
 // once, because clients take two values for none and give up; and no header is
 // sent with a refusal, because clients do not retry after one.
 //
+// # Before the message is read
+//
+// grpc-go reads and decodes the request of a unary call before its interceptors
+// run. So that a refusal saves that too, [InTapHandle] looks before, and refuses
+// what has no room; what it lets through, the interceptors decide.
+//
+// # Clients
+//
+// [UnaryClientInterceptor] and [StreamClientInterceptor] hold a client to limits of
+// its own, by the key "target" for each server apart:
+//
+//	conn, err := grpc.NewClient(target,
+//		grpc.WithChainUnaryInterceptor(grpcflow.UnaryClientInterceptor(limiter, grpcflow.Options{})),
+//		grpc.WithChainStreamInterceptor(grpcflow.StreamClientInterceptor(limiter, grpcflow.Options{})),
+//	)
+//
+// A call is one, however often it is tried again further in. A stream holds its
+// slot until its end is seen: read it to its end, or cancel its context. The codes
+// that count as failed are those of a server; to give up, Canceled, is none. Of an
+// error, errors.Is(err, core.ErrRefused) tells that it was the client's own limit,
+// and [RetryAfter], of any server's too, from when to ask again.
+//
 // # Where in the chain
 //
 // grpc.ChainUnaryInterceptor takes the outermost first. Recovery and observation
@@ -96,20 +129,24 @@
 // An interceptor outside that sets headers before the call goes on (grpc.SetHeader)
 // keeps clients from retrying a refusal.
 //
+// A server that has the ratelimit interceptors of go-grpc-middleware can keep them,
+// with a [Limiter], which says what is lost: limits in flight, above all.
+//
 // # What it does not do
 //
-// grpc-go reads and decodes the request of a unary call before the interceptor
-// runs, so a refusal saves the handler's work, not the bandwidth. It runs no
-// interceptor for methods that the server does not know; only with
-// grpc.UnknownServiceHandler it does, for streams, and then the method is text
+// It runs no interceptor for methods that the server does not know: grpc-go does so
+// only with grpc.UnknownServiceHandler, for streams, and then the method is text
 // that the client chose: let [Options].Resource map it to names of your own.
-// Under grpc.Server.ServeHTTP everything holds but one thing: there grpc-go sends
-// a header before each status, so clients do not retry.
+// Under grpc.Server.ServeHTTP everything holds but two things: grpc-go sends a
+// header before each status there, so clients do not retry, and asks no tap.
 //
 // # What it costs
 //
 // An admitted call allocates nothing of ours while its peer is known: the text of
-// an address is made at its first call, and anew after a garbage collection. With
-// more than four keys, and with [Metadata], which copies, come allocations. A
-// refused call costs some twenty, for its details: a few microseconds.
+// an address is made at its first call, and anew after a garbage collection. Nor
+// does a client's, a message, or a call that the tap lets through. A client's
+// stream takes six allocations, to be watched; Carry two or three, Messages four for
+// a stream. With more than five keys, a client's target included, and with
+// [Metadata], which copies, come further ones. A refused call costs some twenty, for
+// its details: a few microseconds.
 package grpcflow

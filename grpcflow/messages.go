@@ -9,7 +9,25 @@ import (
 )
 
 // Messages says for which messages of a stream the limiter is asked, beside the
-// stream itself.
+// stream itself. A message has a resource of its own, the stream's behind a word:
+//
+//	"/shop.Chat/Talk"            the stream
+//	"received /shop.Chat/Talk"   a message that came
+//	"sent /shop.Chat/Talk"       a message that goes
+//
+// So a rule on "/*" is about calls, one on "received *" about messages, and one on
+// "" about both: in flight, the latter must have room for a stream and its messages.
+// The one request of a call that only streams its answers is a message, too.
+//
+// A received message is asked for when it has arrived, before the handler gets it,
+// and what it holds is given back when the next is asked for, or the handler
+// returns. One to be sent is asked for first, and holds until SendMsg has returned.
+// Where the rule has a queue RecvMsg and SendMsg wait; so a message that waits is
+// the last one read, and the sender soon has to wait as well.
+//
+// A refused message is an error of RecvMsg or SendMsg, the same as that of a refused
+// call. A handler returns it, and the client sees it. A handler that goes on
+// instead has dropped that message and no more. For a client, it ends the stream.
 type Messages uint8
 
 const (
