@@ -20,11 +20,13 @@ const module = "github.com/exactflow/exactflow/"
 // package may, and inTests; what else only tests need lives in a module of its
 // own.
 var allowed = map[string]map[string]string{
-	"core":             {},
-	"internal/options": {},
+	"core":              {},
+	"internal/options":  {},
+	"internal/clientip": {},
 	"nethttpflow": {
-		module + "core":             "the limiter",
-		module + "internal/options": "wrong options are refused by all adapters in the same words",
+		module + "core":              "the limiter",
+		module + "internal/options":  "wrong options are refused by all adapters in the same words",
+		module + "internal/clientip": "who the client is, the same for HTTP and gRPC",
 	},
 	"ginflow": {
 		module + "core":             "the limiter",
@@ -38,9 +40,16 @@ var allowed = map[string]map[string]string{
 		module + "nethttpflow":        "keys, statuses, headers and the body of a refusal are those of HTTP",
 		"github.com/labstack/echo/v4": "the framework",
 	},
+	"echo5flow": {
+		module + "core":               "the limiter",
+		module + "internal/options":   "wrong options are refused by all adapters in the same words",
+		module + "nethttpflow":        "keys, statuses, headers and the body of a refusal are those of HTTP",
+		"github.com/labstack/echo/v5": "the framework",
+	},
 	"grpcflow": {
 		module + "core":                                        "the limiter",
 		module + "internal/options":                            "wrong options are refused by all adapters in the same words",
+		module + "internal/clientip":                           "who the client is, the same for HTTP and gRPC",
 		"google.golang.org/grpc":                               "the framework",
 		"google.golang.org/protobuf":                           "messages in the details of a refusal",
 		"google.golang.org/genproto/googleapis/rpc/errdetails": "the details of a refusal",

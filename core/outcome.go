@@ -178,6 +178,11 @@ func (m *trial) decide(at int64, n int, spared bool) {
 	if i == len(m.undecided) || m.undecided[i].at != at {
 		return // as after a Settle that lowered the cost to nothing
 	}
+	// At the instant of a pardon there may be two: what is stale, and what came after.
+	// Whose this is cannot be told, so let the one go that leaves more counted.
+	if next := i + 1; !spared && next < len(m.undecided) && m.undecided[next].at == at {
+		i = next
+	}
 	a := &m.undecided[i]
 	a.n -= n
 	if i < m.stale {

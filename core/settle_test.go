@@ -79,15 +79,21 @@ func TestAUnitThatWasPardonedIsNotGivenBack(t *testing.T) {
 					t.Error("what was taken after the pardon did not come back")
 				}
 
+				if err := l.Forget("r"); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(1)
+				q = hold(t, l, core.Request{Cost: n})
 				rule.Limit = core.Rate{N: n, Per: time.Nanosecond}
 				replace(t, l, rule)
 				rule.Limit = core.Rate{N: n, Per: time.Hour}
 				time.Sleep(2)
 				replace(t, l, rule)
-				p = hold(t, l, core.Request{Cost: n})
-				q.Settle(0)
+				hold(t, l, core.Request{Cost: n})
+				if !q.Settle(0) {
+					t.Fatal("it cannot be settled")
+				}
 				refused(t, l, core.Request{})
-				p.Release()
 			})
 		})
 	}
@@ -310,6 +316,49 @@ func TestNoMoreAreTriedAtOnceThanMayFail(t *testing.T) {
 	})
 }
 
+// A pardon clears what was decided on, and nothing of what is tried; also where more is
+// tried at the very instant.
+func TestAPardonLeavesWhatIsTried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiterOf(t, core.Rule{Name: "r", Limit: core.Rate{N: 2, Per: time.Hour, Charge: core.ChargeFailed}})
+		hold(t, l, core.Request{})
+		if err := l.Forget("r"); err != nil {
+			t.Fatal(err)
+		}
+		p := hold(t, l, core.Request{})
+		refused(t, l, core.Request{})
+		p.Fail()
+		p.Release()
+		refused(t, l, core.Request{})
+		time.Sleep(time.Hour)
+		hold(t, l, core.Request{})
+		refused(t, l, core.Request{})
+	})
+}
+
+// Who could wait in vain for the window may wait for an outcome.
+func TestWhoHopesForAnOutcomeMayWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiterOf(t, core.Rule{Name: "r", Limit: core.Rate{N: 3, Per: time.Hour, Charge: core.ChargeFailed}, Queue: core.Queue{Len: 9, Wait: time.Minute}})
+		failed := hold(t, l, core.Request{})
+		failed.Fail()
+		failed.Release()
+		for _, cost := range []int{1, 2} {
+			p := hold(t, l, core.Request{Cost: 2})
+			go func() {
+				time.Sleep(time.Second)
+				p.Release()
+			}()
+			q, err := l.Wait(context.Background(), core.Request{Cost: cost})
+			if err != nil {
+				t.Errorf("cost %d: %v, %v", cost, err, q.Refusal())
+			}
+			q.Release()
+			time.Sleep(time.Second)
+		}
+	})
+}
+
 // An outcome opens for who waits: at once if it gives back, else when its unit leaves.
 func TestAnOutcomeWakesWhoWaits(t *testing.T) {
 	for _, fail := range []bool{false, true} {
@@ -380,11 +429,32 @@ func TestAKeyLivesUntilItsOutcomesAreKnown(t *testing.T) {
 			p.Release()
 		}
 		time.Sleep(time.Hour)
+		before := statOf(t, l, "r").Overflowed
 		for i := range 8 {
 			hold(t, l, of("k", "y"+string(rune('a'+i))))
 		}
-		if s := statOf(t, l, "r"); s.Keys > 8 || s.InFlight != 8 {
-			t.Errorf("%d keys, %d in flight; want 8 and 8: the places of the old came back", s.Keys, s.InFlight)
+		if s := statOf(t, l, "r"); s.Keys != 8 || s.InFlight != 8 || s.Overflowed != before {
+			t.Errorf("%d keys, %d in flight, %d of them in overflow; want 8, 8, 0: the places of the old came back", s.Keys, s.InFlight, s.Overflowed-before)
+		}
+	})
+}
+
+// What is given back may make a key idle, and its place is free for the next.
+func TestWhoGivesBackGivesUpThePlaceInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiterOf(t, core.Rule{Name: "r", By: "k", MaxKeys: 1, Limit: core.Rate{N: 3, Per: time.Second}})
+		hold(t, l, of("k", "a"))
+		sleepUntil(t, 900*time.Millisecond)
+		p := hold(t, l, of("k", "a"))
+		hold(t, l, of("k", "b")) // finds no place, and that there will be none before 1.9 s
+		if !p.Settle(0) {
+			t.Fatal("it cannot be settled")
+		}
+		sleepUntil(t, time.Second)
+		before := statOf(t, l, "r").Overflowed
+		hold(t, l, of("k", "c"))
+		if s := statOf(t, l, "r"); s.Overflowed != before {
+			t.Error("the place of an idle key was not given to the next")
 		}
 	})
 }

@@ -136,6 +136,15 @@ func main() { _ = echoflow.Middleware }
 GO
 no '^google.golang.org/|gin-gonic'
 
+consumer echo5flow <<'GO'
+package main
+
+import "github.com/exactflow/exactflow/echo5flow"
+
+func main() { _ = echo5flow.Middleware }
+GO
+no '^google.golang.org/|gin-gonic|labstack/echo/v4'
+
 consumer grpcflow <<'GO'
 package main
 

@@ -10,6 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 newest=(
 	github.com/gin-gonic/gin@v1.12.0
 	github.com/labstack/echo/v4@v4.16.4
+	github.com/labstack/echo/v5@v5.4.5
 	google.golang.org/genproto/googleapis/rpc@v0.0.0-20261110000943-09e21b237f2c
 	google.golang.org/grpc@v1.85.0
 	google.golang.org/protobuf@v1.36.12
@@ -27,4 +28,4 @@ for named in "${newest[@]}"; do
 		exit 1
 	fi
 done
-go test -mod=mod ./nethttpflow/... ./ginflow/... ./echoflow/... ./grpcflow/... ./examples/...
+go test -mod=mod ./nethttpflow/... ./ginflow/... ./echoflow/... ./echo5flow/... ./grpcflow/... ./examples/...
