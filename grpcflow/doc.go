@@ -134,8 +134,8 @@
 //
 // # What it does not do
 //
-// It runs no interceptor for methods that the server does not know: grpc-go does so
-// only with grpc.UnknownServiceHandler, for streams, and then the method is text
+// grpc-go runs no interceptor for methods that the server does not know, but
+// with grpc.UnknownServiceHandler, for streams, and then the method is text
 // that the client chose: let [Options].Resource map it to names of your own.
 // Under grpc.Server.ServeHTTP everything holds but two things: grpc-go sends a
 // header before each status there, so clients do not retry, and asks no tap.
