@@ -437,6 +437,72 @@ func TestCallsUnderWayAreNeverAboveTheLimit(t *testing.T) {
 	}
 }
 
+// Wherever a call is when its caller gives up, in line, on its way, in its body or
+// held back, its slot comes back once.
+func TestCallsThatAreCanceledAnywhereLeakNothing(t *testing.T) {
+	for _, http2 := range []bool{false, true} {
+		t.Run(fmt.Sprintf("HTTP2 %v", http2), func(t *testing.T) {
+			const n, callers, each = 3, 12, 20
+			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path == "/busy" {
+					w.Header().Set("Retry-After", "1")
+					w.WriteHeader(http.StatusTooManyRequests)
+				}
+				for range 5 {
+					if _, err := w.Write(make([]byte, 10_000)); err != nil {
+						return
+					}
+					http.NewResponseController(w).Flush()
+					select {
+					case <-time.After(time.Millisecond):
+					case <-r.Context().Done():
+						return
+					}
+				}
+			}))
+			server.Config.ErrorLog = log.New(io.Discard, "", 0)
+			server.EnableHTTP2 = http2
+			server.StartTLS()
+			defer server.Close()
+
+			l := limiter(t, core.Rule{Name: "n", Limit: core.InFlight{N: n}, Queue: core.Queue{Len: callers, Wait: time.Minute}})
+			client := server.Client()
+			client.Transport = nethttpflow.Transport(client.Transport, l, nethttpflow.TransportOptions{HoldBack: 20 * time.Millisecond})
+			var wg sync.WaitGroup
+			for i := range callers {
+				wg.Go(func() {
+					for j := range each {
+						ctx, cancel := context.WithCancel(t.Context())
+						time.AfterFunc(time.Duration((i*each+j)%25)*time.Millisecond, cancel)
+						path := "/"
+						if j%5 == 0 {
+							path = "/busy"
+						}
+						res, err := client.Do(call(t, "GET", server.URL+path, nil).WithContext(ctx))
+						if err == nil {
+							io.Copy(io.Discard, res.Body)
+							res.Body.Close()
+						} else if ctx.Err() == nil && !errors.As(err, new(nethttpflow.HeldBack)) {
+							t.Error(err)
+						}
+						cancel()
+					}
+				})
+			}
+			wg.Wait()
+			if s := stat(t, l, "n"); s.InFlight != 0 || s.Waiting != 0 || s.Failed != 0 {
+				t.Errorf("%+v", s)
+			}
+			if _, ok := l.Try(core.Request{Cost: n}); !ok {
+				t.Error("not all slots are free")
+			}
+			if _, ok := l.Try(core.Request{}); ok {
+				t.Error("there are more slots than there were")
+			}
+		})
+	}
+}
+
 // One slot is enough for any number of redirects: each hop is a call, which is
 // over before the next begins.
 func TestEachHopOfARedirectIsACall(t *testing.T) {
