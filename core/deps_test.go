@@ -23,6 +23,9 @@ var allowed = map[string]map[string]string{
 	"core":              {},
 	"internal/options":  {},
 	"internal/clientip": {},
+	"flowtest": {
+		module + "core": "what is tested",
+	},
 	"nethttpflow": {
 		module + "core":              "the limiter",
 		module + "internal/options":  "wrong options are refused by all adapters in the same words",
@@ -58,6 +61,7 @@ var allowed = map[string]map[string]string{
 
 // inTests says what the tests of adapters may import beyond that, and why.
 var inTests = map[string]string{
+	module + "flowtest":                   "the promises that all adapters keep",
 	"golang.org/x/net/websocket":          "a client that upgrades; the frameworks require the module anyway",
 	"google.golang.org/grpc/test/bufconn": "a network in memory, for servers in a bubble's time",
 }

@@ -120,7 +120,9 @@ func (r *deskRule) take(p *visit, now time.Duration, n int) {
 }
 
 // has tells whether the rule charged the visit.
-func (r *deskRule) has(p *visit) bool { return slices.ContainsFunc(r.charges, func(c *charge) bool { return c.of == p }) }
+func (r *deskRule) has(p *visit) bool {
+	return slices.ContainsFunc(r.charges, func(c *charge) bool { return c.of == p })
+}
 
 // try decides: the refusal is zero if the request was admitted.
 func (d *desk) try(key string, n int, priority core.Priority, now time.Duration, look bool) (*visit, core.Refusal) {
@@ -279,7 +281,7 @@ func runDesk(t *testing.T, random *rand.Rand, length int) {
 	}
 
 	type held struct {
-		visit   *visit
+		visit  *visit
 		permit core.Permit
 		old    []core.Permit // detached from
 		took   []*deskRule
@@ -287,7 +289,9 @@ func runDesk(t *testing.T, random *rand.Rand, length int) {
 	var all []*held
 	began := time.Now()
 	said := fmt.Sprintf("rules %v\n", rules)
-	say := func(format string, args ...any) { said += fmt.Sprintf("%v: ", time.Since(began)) + fmt.Sprintf(format, args...) + "\n" }
+	say := func(format string, args ...any) {
+		said += fmt.Sprintf("%v: ", time.Since(began)) + fmt.Sprintf(format, args...) + "\n"
+	}
 	for range length {
 		now := time.Since(began)
 		var h *held
