@@ -54,8 +54,8 @@ func UnaryClientInterceptor(l *core.Limiter, o Options) grpc.UnaryClientIntercep
 // its permit until the first of these, which are the ways in which grpc-go lets a
 // stream end: it cannot be opened; RecvMsg has returned an error, as io.EOF, or
 // the only answer to a stream of requests; SendMsg has returned an error that is
-// not io.EOF; Header has found no header; the context of the call is done; the
-// connection is closed. CloseSend is no end. So a stream that nobody reads to its
+// not io.EOF; Header has found no header; the context of the call is done, or a
+// timeout in the service config has passed; the connection is closed. CloseSend is no end. So a stream that nobody reads to its
 // end, in a context that never ends, holds its permit for ever, as it does
 // everything else that it is made of.
 //
@@ -79,15 +79,17 @@ func StreamClientInterceptor(l *core.Limiter, o Options) grpc.StreamClientInterc
 			s.talk = g.talk(inner, call)
 		}
 		s.unwatch = context.AfterFunc(inner, func() { s.over(failed(inner.Err())) })
+		s.calls.Add(1)
 		returned := false
 		defer func() {
+			s.calls.Add(-1)
 			if !returned || err != nil {
 				s.end(!returned || failed(err))
 			}
 		}()
 		s.ClientStream, err = streamer(g.carry(inner, permit), desc, cc, method, append(slices.Clip(opts), grpc.OnFinish(func(err error) {
 			s.fails.Store(failed(err))
-			if cc.GetState() == connectivity.Shutdown {
+			if s.calls.Load() == 0 || cc.GetState() == connectivity.Shutdown {
 				s.end(failed(err))
 			}
 		}))...)
@@ -103,15 +105,17 @@ func StreamClientInterceptor(l *core.Limiter, o Options) grpc.StreamClientInterc
 //
 // What ends it is seen here, in what the caller is told, and not by grpc.OnFinish,
 // which tells of grpc-go's own streams: of each one that an interceptor further in
-// opens anew, and of none if that has the answers from elsewhere. Two ends come
-// while nobody calls: that of the context, which we watch, and that of the
-// connection, of which only OnFinish tells. Whichever is first counts, because the
-// first Release of a permit does.
+// opens anew, and of none if that has the answers from elsewhere. Some ends come
+// while nobody calls: that of the context, which we watch; and those of which only
+// OnFinish tells, when it does so without a call, or for good: a timeout in the
+// connection's service config, and the end of the connection. Whichever is first
+// counts, because the first Release of a permit does.
 type clientStream struct {
 	grpc.ClientStream
 	permit  core.Permit
-	answers bool        // many: the first is not the end
-	fails   atomic.Bool // so did grpc-go's stream that finished last
+	answers bool         // many: the first is not the end
+	calls   atomic.Int32 // that are under way, and will tell
+	fails   atomic.Bool  // so did grpc-go's stream that finished last
 	unwatch func() bool
 	talk    *talk
 	cancel  func() // with a talk: ends the stream when a message is refused
@@ -133,6 +137,8 @@ func (s *clientStream) end(fail bool) {
 }
 
 func (s *clientStream) Header() (metadata.MD, error) {
+	s.calls.Add(1)
+	defer s.calls.Add(-1)
 	md, err := s.ClientStream.Header()
 	if err != nil || md == nil {
 		s.end(failed(err) || s.fails.Load()) // the caller is told by RecvMsg, and may not ask
@@ -141,6 +147,8 @@ func (s *clientStream) Header() (metadata.MD, error) {
 }
 
 func (s *clientStream) RecvMsg(m any) (err error) {
+	s.calls.Add(1)
+	defer s.calls.Add(-1)
 	if s.talk != nil {
 		_, err = s.talk.receive(m, s.ClientStream.RecvMsg)
 	} else {
@@ -153,6 +161,8 @@ func (s *clientStream) RecvMsg(m any) (err error) {
 }
 
 func (s *clientStream) SendMsg(m any) (err error) {
+	s.calls.Add(1)
+	defer s.calls.Add(-1)
 	if s.talk != nil {
 		_, err = s.talk.send(m, s.ClientStream.SendMsg)
 	} else {

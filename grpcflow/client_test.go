@@ -250,6 +250,27 @@ func TestAClientStreamHoldsItsSlotWhileItTalks(t *testing.T) {
 	})
 }
 
+// A timeout in the service config ends a stream whose own context never ends, and
+// of which nobody asks any more.
+func TestAClientStreamEndsByTheServiceConfig(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiter(t, core.Rule{Name: "one", Limit: core.InFlight{N: 1}})
+		conn := backend{client: append(calling(l, grpcflow.Options{}),
+			grpc.WithDefaultServiceConfig(`{"methodConfig":[{"name":[{}],"timeout":"10s"}]}`),
+		)}.start(t, service{stream: hang})
+		open(t, t.Context(), conn)
+		time.Sleep(9 * time.Second)
+		if s := stat(l); s.InFlight != 1 {
+			t.Errorf("before: %+v", s)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if s := stat(l); s.InFlight != 0 || s.Failed != 1 {
+			t.Errorf("after: %+v", s)
+		}
+	})
+}
+
 // SendMsg answers io.EOF when the server has ended the stream: why, RecvMsg tells,
 // and the stream holds its slot until it has.
 func TestSendingIntoAnEndedStreamIsNoEnd(t *testing.T) {
