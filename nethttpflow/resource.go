@@ -51,7 +51,8 @@ func (s *Resources) OfRoute(method, template string) string {
 	}
 	resource := method + " " + template
 	if s.size.Load() < maxKnown {
-		if _, known := s.known.LoadOrStore(route{method, template}, resource); !known {
+		// The template is kept as a part of the resource, not of a URL that it may be from.
+		if _, known := s.known.LoadOrStore(route{method, resource[len(method)+1:]}, resource); !known {
 			s.size.Add(1)
 		}
 	}
