@@ -54,10 +54,10 @@ func UnaryClientInterceptor(l *core.Limiter, o Options) grpc.UnaryClientIntercep
 // its permit until the first of these, which are the ways in which grpc-go lets a
 // stream end: it cannot be opened; RecvMsg has returned an error, as io.EOF, or
 // the only answer to a stream of requests; SendMsg has returned an error that is
-// not io.EOF; Header has found no header; the context of the call is done, or a
-// timeout in the service config has passed; the connection is closed. CloseSend is no end. So a stream that nobody reads to its
-// end, in a context that never ends, holds its permit for ever, as it does
-// everything else that it is made of.
+// not io.EOF; Header has found no header; the context of the call is done; a
+// timeout in the service config has passed; the connection is closed. CloseSend is
+// no end. So a stream that nobody reads to its end, in a context that never ends,
+// holds its permit as long as the connection, as grpc-go holds what is its own.
 //
 // An interceptor further in that opens a stream anew after an error is part of
 // the one call; further out, each of its attempts is a call of its own.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -319,6 +320,37 @@ func TestTheTapAsksForOneUnit(t *testing.T) {
 			t.Errorf("with %d taken: %v", taken, err)
 		}
 		l.Try(core.Request{})
+	}
+}
+
+// Under ServeHTTP grpc-go asks no tap, as the documentation warns; the interceptors
+// hold the limit all the same.
+func TestTheTapIsNotAskedUnderServeHTTP(t *testing.T) {
+	l := limiter(t, core.Rule{Name: "r", Limit: core.Rate{N: 1, Per: time.Hour}})
+	o := grpcflow.Options{Known: func(string) bool {
+		t.Error("the tap was asked, so the documentation is wrong")
+		return true
+	}}
+	server := grpc.NewServer(append(both(l, o), grpc.InTapHandle(grpcflow.InTapHandle(l, o)))...)
+	service{}.register(server)
+	lis, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h2c := new(http.Protocols)
+	h2c.SetUnencryptedHTTP2(true)
+	web := &http.Server{Handler: server, Protocols: h2c}
+	go func() { _ = web.Serve(lis) }()
+	defer web.Close()
+	conn, err := grpc.NewClient(lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for i, want := range []codes.Code{codes.OK, codes.ResourceExhausted} {
+		if a := call(t.Context(), conn); status.Code(a.err) != want {
+			t.Errorf("call %d: %v", i, a.err)
+		}
 	}
 }
 
