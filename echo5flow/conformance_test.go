@@ -1,0 +1,40 @@
+package echo5flow_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/labstack/echo/v5"
+
+	"github.com/exactflow/exactflow/core"
+	"github.com/exactflow/exactflow/echo5flow"
+	"github.com/exactflow/exactflow/flowtest"
+)
+
+func TestConformance(t *testing.T) {
+	flowtest.RunHTTP(t, flowtest.HTTP{
+		Handler: func(l *core.Limiter, o flowtest.Options, next http.Handler) http.Handler {
+			e := echo.New()
+			e.Use(echo5flow.Middleware(l, options(o)))
+			e.Any("/a/:id", echo.WrapHandler(next))
+			e.Any("/b/:id", echo.WrapHandler(next))
+			return e
+		},
+		Resources: [2]string{"POST /a/:id", "POST /b/:id"},
+	})
+}
+
+func options(o flowtest.Options) echo5flow.Options {
+	header := func(c *echo.Context) flowtest.Header { return c.Request().Header.Get }
+	options := echo5flow.Options{
+		Resource: flowtest.Lift(o.Resource, header),
+		Cost:     flowtest.Lift(o.Cost, header),
+		Priority: flowtest.Lift(o.Priority, header),
+		Skip:     flowtest.Lift(o.Skip, header),
+		Carry:    o.Carry,
+	}
+	for _, k := range o.Keys {
+		options.Keys = append(options.Keys, echo5flow.Key{By: k.By, Of: flowtest.Lift(k.Of, header)})
+	}
+	return options
+}

@@ -1,0 +1,188 @@
+package flowtest_test
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/exactflow/exactflow/core"
+	"github.com/exactflow/exactflow/flowtest"
+)
+
+// Whatever the request is, it gets the refusal that was asked for, again and again.
+func TestRefusingRefusesForTheReason(t *testing.T) {
+	for _, want := range []core.Refusal{
+		{Rule: "flowtest", Reason: core.ReasonNever},
+		{Rule: "flowtest", Reason: core.ReasonInFlight},
+		{Rule: "flowtest", Reason: core.ReasonRate, RetryAfter: 1, Known: true},
+		{Rule: "flowtest", Reason: core.ReasonRate, RetryAfter: 30 * time.Second, Known: true},
+		{Rule: "flowtest", Reason: core.ReasonKeys, By: "flowtest"},
+		{Rule: "flowtest", Reason: core.ReasonQueued},
+		{Rule: "flowtest", Reason: core.ReasonQueueFull},
+		{Rule: "flowtest", Reason: core.ReasonQueueFull, RetryAfter: time.Hour, Known: true},
+		{Rule: "flowtest", Reason: core.ReasonQueueTimeout},
+		{Rule: "flowtest", Reason: core.ReasonQueueTimeout, RetryAfter: time.Hour, Known: true},
+	} {
+		t.Run(want.Error(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := flowtest.Refusing(t, want.Reason, want.RetryAfter)
+				for i, r := range []core.Request{
+					{},
+					{Cost: 4095},
+					{On: "GET /orders/{id}", Keys: []core.Key{{By: "ip", Value: "192.0.2.7"}, {By: "tenant", Value: "a"}}},
+					{Priority: core.Critical},
+					{Priority: core.Sheddable, Cost: 7},
+				} {
+					begin := time.Now()
+					p, err := l.Wait(t.Context(), r)
+					if err != core.ErrRefused || p.Refusal() != want {
+						t.Errorf("request %d: %v, %+v; want %+v", i, err, p.Refusal(), want)
+					}
+					if took := time.Since(begin); took > 1 {
+						t.Errorf("request %d: refused after %v", i, took)
+					}
+				}
+				if want.Known {
+					time.Sleep(want.RetryAfter + 1) // who waits ahead may be first
+					p, err := l.Wait(t.Context(), core.Request{})
+					if err != nil {
+						t.Errorf("after RetryAfter: %v, %+v", err, p.Refusal())
+					}
+					p.Release()
+				}
+			})
+		})
+	}
+}
+
+func TestRefusingKnowsWhatThereIsNot(t *testing.T) {
+	for _, c := range []struct {
+		why   core.Reason
+		after time.Duration
+	}{
+		{core.ReasonNone, 0}, {core.ReasonNone, 1}, {core.ReasonNever, 1}, {core.ReasonInFlight, time.Second}, {core.ReasonRate, 0},
+		{core.ReasonRate, -1}, {core.ReasonKeys, 1}, {core.ReasonQueued, 1}, {core.ReasonQueueFull, -1}, {core.ReasonQueueTimeout, -1}, {99, 0},
+	} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			r := record(func(t testing.TB) { flowtest.Refusing(t, c.why, c.after) })
+			if !r.ended || len(r.said) != 1 || !strings.HasPrefix(r.said[0], "flowtest: no refusal ") {
+				t.Errorf("ended: %v, said %q", r.ended, r.said)
+			}
+		})
+	}
+}
+
+func TestFillLeavesNoRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, err := core.New(
+			core.Rule{Name: "service", Limit: core.InFlight{N: 50}},
+			core.Rule{Name: "clients", By: "ip", Limit: core.Rate{N: 20, Per: time.Minute}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ip := func(s string) core.Request { return core.Request{Keys: []core.Key{{By: "ip", Value: s}}} }
+		r := record(func(t testing.TB) { flowtest.Fill(t, l, ip("a")) })
+		if r.ended || len(r.said) != 0 {
+			t.Fatalf("ended: %v, said %q", r.ended, r.said)
+		}
+		if p, ok := l.Try(ip("a")); ok || p.Refusal() != (core.Refusal{Rule: "clients", By: "ip", Reason: core.ReasonRate, RetryAfter: time.Minute, Known: true}) {
+			t.Errorf("%v, %+v", ok, p.Refusal())
+		}
+		if p, ok := l.Try(ip("b")); !ok {
+			t.Errorf("another: %+v", p.Refusal())
+		} else {
+			p.Release()
+		}
+		if n := l.Stats()[0].InFlight; n != 20 {
+			t.Errorf("%d in flight", n)
+		}
+		r.cleanUp()
+		if n := l.Stats()[0].InFlight; n != 0 {
+			t.Errorf("at the end: %d in flight", n)
+		}
+	})
+}
+
+func TestFillEndsTheTestWhereNothingLimits(t *testing.T) {
+	l, err := core.New(
+		core.Rule{Name: "others", On: "other", Limit: core.InFlight{N: 1}},
+		core.Rule{Name: "trial", Limit: core.InFlight{N: 1}, Shadow: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := record(func(t testing.TB) { flowtest.Fill(t, l, core.Request{On: "mine"}) })
+	if !r.ended || len(r.said) != 1 || r.said[0] != `flowtest: no rule limits a request on "mine"` {
+		t.Errorf("ended: %v, said %q", r.ended, r.said)
+	}
+	r.cleanUp()
+	if n := l.Stats()[1].InFlight; n != 0 {
+		t.Errorf("%d in flight", n)
+	}
+}
+
+func TestNoneHeldFindsAForgottenRelease(t *testing.T) {
+	l, err := core.New(
+		core.Rule{Name: "service", Limit: core.InFlight{N: 9}},
+		core.Rule{Name: "clients", By: "ip", Limit: core.Rate{N: 20, Per: time.Minute}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for forgets, want := range map[bool]string{
+		true:  `[flowtest: rule "service" has 3 units in flight at the end: a permit was not released]`,
+		false: "[]",
+	} {
+		var forgotten core.Permit
+		r := record(func(t testing.TB) {
+			flowtest.NoneHeld(t, l)
+			if forgets {
+				forgotten, _ = l.Try(core.Request{Cost: 3})
+			}
+			flowtest.Fill(t, l, core.Request{Cost: 2}) // it gives back before NoneHeld looks
+		})
+		r.cleanUp()
+		if got := fmt.Sprint(r.said); got != want {
+			t.Errorf("forgets: %v; said %s, want %s", forgets, got, want)
+		}
+		forgotten.Release()
+	}
+}
+
+// A recorder is a test whose failures are looked at.
+type recorder struct {
+	testing.TB
+	said     []string
+	ended    bool
+	cleanups []func()
+}
+
+// record runs f as a test does, without its end.
+func record(f func(testing.TB)) *recorder {
+	r := &recorder{ended: true}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f(r)
+		r.ended = false
+	}()
+	<-done
+	return r
+}
+
+func (r *recorder) cleanUp() {
+	for i := len(r.cleanups) - 1; i >= 0; i-- {
+		r.cleanups[i]()
+	}
+}
+
+func (r *recorder) Helper()          {}
+func (r *recorder) Cleanup(f func()) { r.cleanups = append(r.cleanups, f) }
+func (r *recorder) Errorf(format string, args ...any) {
+	r.said = append(r.said, fmt.Sprintf(format, args...))
+}
+func (r *recorder) Fatalf(format string, args ...any) {
+	r.Errorf(format, args...)
+	runtime.Goexit()
+}
