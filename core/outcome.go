@@ -196,8 +196,8 @@ func (m *trial) decide(at int64, n int, spared bool) {
 			m.stale--
 		}
 	}
-	if len(m.undecided) == 0 {
-		m.undecided = nil
+	if len(m.undecided) == 0 && cap(m.undecided) > roomy {
+		m.undecided = nil // as with a ring: who was busy once holds no memory for it
 	}
 }
 

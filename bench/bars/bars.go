@@ -65,6 +65,8 @@ func bars() []bar {
 		{"admit by a Pace that warms up", loops.AdmitPaceWarmUp, loops.AdmitUnkeyed},
 		{"refuse by an InFlight", loops.RefuseHeld, loops.RefuseUnkeyed},
 		{"admit by an InFlight (with Release)", loops.AdmitHeld, loops.AdmitUnkeyed},
+		{"refuse by a Rate that charges by outcome", loops.RefuseOutcome, loops.RefuseUnkeyed},
+		{"admit by a Rate that charges by outcome (with Release)", loops.AdmitOutcome, loops.AdmitUnkeyed},
 		{"refuse by a Reserve", loops.RefuseReserve, loops.RefuseUnkeyed},
 		{"admit by a Reserve", loops.AdmitReserve, loops.AdmitUnkeyed},
 		{"refuse what a Count does not count", loops.RefuseRead, loops.RefuseUnkeyed},
@@ -121,6 +123,7 @@ func bars() []bar {
 		})
 	}
 
+	add("refuse a call of 1 MiB by a gRPC tap, server's processor time, of by an interceptor", times, 1.0/3, tapped)
 	add("bytes a key at a million 16-byte keys", "%.0f bytes", 160, bytesPerKey)
 	for _, admits := range []bool{false, true} {
 		add(verb(admits)+" among a million keys, of a map look-up + clock + one among ten keys",

@@ -62,6 +62,19 @@ func AdmitHeld() Loop {
 // The loops for two units are refused where one is left, which takes the lock:
 // what others have been told is about one unit.
 
+func RefuseOutcome() Loop {
+	return Unkeyed("refuse by a Rate that charges by outcome", false, spend(New(One("", byOutcome(Once)))))
+}
+func AdmitOutcome() Loop {
+	return Unkeyed("admit by a Rate that charges by outcome", true, New(One("", byOutcome(Rolling))))
+}
+
+// byOutcome keeps what succeeds: all, here.
+func byOutcome(rate core.Rate) core.Rate {
+	rate.Charge = core.ChargeSucceeded
+	return rate
+}
+
 func RefuseTwo() Loop       { return two("refuse two units of a rate", Twice) }
 func RefuseTwoPace() Loop   { return two("refuse two units of a pace", core.Pace{N: 2, Per: Twice.Per}) }
 func RefuseTwoWarmUp() Loop { return two("refuse two units of a warm-up", cold(Twice)) }
@@ -167,7 +180,7 @@ func waits(name string, admits bool, l *core.Limiter) Loop {
 // Kinds are all of these.
 func Kinds() []Loop {
 	return []Loop{
-		RefusePace(), AdmitPace(), RefuseWarmUp(), AdmitWarmUp(), RefusePaceWarmUp(), AdmitPaceWarmUp(), RefuseHeld(), AdmitHeld(),
+		RefusePace(), AdmitPace(), RefuseWarmUp(), AdmitWarmUp(), RefusePaceWarmUp(), AdmitPaceWarmUp(), RefuseHeld(), AdmitHeld(), RefuseOutcome(), AdmitOutcome(),
 		RefuseTwo(), RefuseTwoPace(), RefuseTwoWarmUp(), RefuseTwoPaceWarmUp(),
 		RefuseReserve(), AdmitReserve(), RefuseRead(), AdmitRead(), AdmitWrite(),
 		RefuseWait(), AdmitWait(), RefuseQueue(), AdmitQueue(),
