@@ -264,7 +264,7 @@ func manyAtOnce(x *exam) {
 	for range callers {
 		wg.Go(func() {
 			for range calls {
-				switch x.call(s, Call{}).Outcome {
+				switch s.Call(x.ctx, Call{}).Outcome {
 				case OK:
 					passed.Add(1)
 				case Refused:

@@ -69,6 +69,7 @@ func (x *exam) ask(s site, method, path string) (*http.Response, string) {
 	if err != nil {
 		x.Fatalf("%s %s: %v", method, path, err)
 	}
+	synctest.Wait() // for what the server does when it has answered
 	return res, string(body)
 }
 
@@ -356,6 +357,7 @@ func canFlush(x *exam) {
 			}
 		}
 		res.Body.Close()
+		synctest.Wait()
 	}
 }
 
@@ -414,7 +416,8 @@ func canHijack(x *exam) {
 			x.Errorf("while the connection is open, %d in flight; want 1", n)
 		}
 		second := dial()
-		if second.Body.Close(); second.StatusCode != 503 {
+		second.Body.Close()
+		if second.StatusCode != 503 {
 			x.Errorf("a second beside it: %s; want 503", second.Status)
 		}
 		conn.Close()

@@ -154,8 +154,12 @@ func (x *exam) stat(l *core.Limiter, rule string) core.Stat {
 	panic("flowtest: there is no rule " + rule)
 }
 
-// call is one call to its end.
-func (x *exam) call(s Server, c Call) Answer { return s.Call(x.ctx, c) }
+// call is one call to its end: also of what the server does when it has answered.
+func (x *exam) call(s Server, c Call) Answer {
+	a := s.Call(x.ctx, c)
+	synctest.Wait()
+	return a
+}
 
 // begin begins a call, and returns when it can get no further by itself.
 func (x *exam) begin(s Server, c Call) <-chan Answer { return x.beginIn(x.ctx, s, c) }

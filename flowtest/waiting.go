@@ -45,7 +45,7 @@ func waitersPassInTurn(x *exam) {
 	var wg sync.WaitGroup
 	for i := range 5 {
 		wg.Go(func() {
-			x.want("a call that may wait", x.call(s, with(nameHeader, strconv.Itoa(i))), OK)
+			x.want("a call that may wait", s.Call(x.ctx, with(nameHeader, strconv.Itoa(i))), OK)
 			if took, want := time.Since(begin), time.Duration(i+1)*3*time.Second; took != want {
 				x.Errorf("call %d of 3 s each: answered after %v; want %v", i, took, want)
 			}
