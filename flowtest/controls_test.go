@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -41,9 +42,9 @@ var faults = map[fault][]string{
 	"leaks on panic and Goexit":            {"whatever ends the handler gives its slot back", "a panic goes on unchanged", "what failed counts as failed and nothing else"},
 	"swallows panics":                      {"a panic goes on unchanged"},
 	"panics with another value":            {"a panic goes on unchanged"},
-	"never fails":                          {"what failed counts as failed and nothing else"},
+	"never fails":                          {"what failed counts as failed and nothing else", "a panic goes on unchanged"},
 	"always fails":                         {"what failed counts as failed and nothing else", "a client that has gone ends the context and not the hold", "a carried permit that is failed counts as failed"},
-	"fails after Release":                  {"what failed counts as failed and nothing else"},
+	"fails after Release":                  {"what failed counts as failed and nothing else", "a panic goes on unchanged"},
 	"fails when the client has gone":       {"a client that has gone ends the context and not the hold"},
 	"says it sees statuses":                {"what failed counts as failed and nothing else"},
 	"drops the context":                    {"a client that has gone ends the context and not the hold"},
@@ -56,16 +57,18 @@ var faults = map[fault][]string{
 	"has one key for all":                  {"keys are counted apart"},
 	"calls all routes alike":               {"a rule limits the route that it is on", "what no route matches is one resource"},
 	"takes the path for the resource":      {"a rule limits the route that it is on", "what no route matches is one resource"},
-	"ignores Resource":                     {"a resource of ones own reaches the rules"},
-	"ignores Cost":                         {"cost is taken", "a carried permit can be settled"},
+	"ignores Resource":                     {"a resource of ones own reaches the rules", "who may not wait is not let past those who do"},
+	"ignores Cost":                         {"cost is taken", "a carried permit can be settled", "who may not wait is not let past those who do"},
 	"takes a cost below 0 for 1":           {"cost is taken"},
 	"ignores Priority":                     {"priority reaches the rules"},
 	"turns priorities round":               {"priority reaches the rules"},
 	"ignores Skip":                         {"a skipped call is not asked"},
 	"counts what is skipped":               {"a skipped call is not asked"},
 	"refuses by shadow rules":              {"a shadow rule refuses nobody"},
-	"does not wait":                        {"who waits passes in turn", "a queue refuses when it is full or too slow", "…"},
+	"does not wait":                        {"who waits passes in turn", "a queue refuses when it is full or too slow", "who may not wait is not let past those who do", "…"},
 	"waits by itself":                      {"who waits passes in turn", "…"},
+	"believes a header":                    {"by default a client is its peer"},
+	"takes the port for the peer":          {"by default a client is its peer"},
 	"waits for who has gone":               {"who goes away while waiting leaves the line", "a deadline before the wait can end refuses at once", "a context that is done is no refusal"},
 	"waits beyond the deadline":            {"a deadline before the wait can end refuses at once", "a context that is done is no refusal"},
 	"refuses who has gone":                 {"a context that is done is no refusal"},
@@ -304,6 +307,16 @@ func (f fault) request(o Options, h Header, r *http.Request, pattern string) cor
 	}
 	if o.Resource != nil && f != "ignores Resource" {
 		ask.On = o.Resource(h)
+	}
+	if o.Keys == nil {
+		ip, _, _ := net.SplitHostPort(r.RemoteAddr)
+		switch forwarded := h("X-Forwarded-For"); {
+		case f == "takes the port for the peer":
+			ip = r.RemoteAddr
+		case f == "believes a header" && forwarded != "":
+			ip = forwarded
+		}
+		ask.Keys = []core.Key{{By: "ip", Value: ip}}
 	}
 	for _, k := range o.Keys {
 		ask.Keys = append(ask.Keys, core.Key{By: k.By, Value: k.Of(h)})

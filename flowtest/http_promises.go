@@ -30,6 +30,7 @@ func httpPromises() []promise {
 		{"a refused body is not read", bodyIsNotRead},
 		{"what no route matches is one resource", unmatchedIsOne},
 		{"a context that is done is no refusal", doneIsNoRefusal},
+		{"by default a client is its peer", clientIsPeer},
 		{"a panic goes on unchanged", panicGoesOn},
 		{"what is written can be flushed", canFlush},
 		{"a connection can be hijacked and is held", canHijack},
@@ -209,8 +210,15 @@ func (u *unread) Read([]byte) (int, error) {
 // starts to send, since the server says 100 Continue only when somebody reads.
 func bodyIsNotRead(x *exam) {
 	l := x.limiter(core.Rule{Name: "none", Limit: core.Rate{N: 0, Per: time.Second}})
-	s := x.site(l, Options{}, fine)
 	body := new(unread)
+	w := httptest.NewRecorder()
+	x.http.Handler(l, Options{}, fine).ServeHTTP(w, httptest.NewRequest("POST", "/a/1", body))
+	if body.read.Load() || w.Code != 429 {
+		x.Errorf("the body of a refused request was read: %v; status %d; want false and 429", body.read.Load(), w.Code)
+	}
+
+	s := x.site(l, Options{}, fine)
+	body = new(unread)
 	r := x.request("POST", "/a/1")
 	r.Body, r.ContentLength = io.NopCloser(body), 8<<20
 	r.Header.Set("Expect", "100-continue")
@@ -233,8 +241,11 @@ func unmatchedIsOne(x *exam) {
 		path   string
 		status int
 	}{{"/a/1", 200}, {"/a/2", 429}, {"/b/1", 200}, {"/nowhere", 404}, {"/nowhere", 429}, {"/else/where", 429}, {"/", 429}} {
-		if res, _ := x.ask(s, "POST", c.path); res.StatusCode != c.status {
+		res, body := x.ask(s, "POST", c.path)
+		if res.StatusCode != c.status {
 			x.Errorf("request %d, POST %s, where each resource may have one: %s; want %d", i, c.path, res.Status, c.status)
+		} else if c.status == 429 && !json.Valid([]byte(body)) {
+			x.Errorf("request %d, POST %s: the document is %q", i, c.path, body) // or two
 		}
 	}
 }
@@ -267,14 +278,40 @@ func doneIsNoRefusal(x *exam) {
 			}
 		}
 		release()
-		if s := x.stat(l, "one"); len(s.Refused) != 0 || s.InFlight != 0 {
-			x.Errorf("a context that ends %s: refused %v, %d in flight; want none", when, s.Refused, s.InFlight)
+		admitted := uint64(0)
+		if when != "before" {
+			admitted = 1 // by hold
+		}
+		if s := x.stat(l, "one"); len(s.Refused) != 0 || s.InFlight != 0 || s.Admitted != admitted {
+			x.Errorf("a context that ends %s: refused %v, %d in flight, admitted %d; want none", when, s.Refused, s.InFlight, s.Admitted-admitted)
 		}
 		w = httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequestWithContext(x.ctx, "POST", "/a/1", nil))
 		if ran.Load() != 1 || w.Code != 200 {
 			x.Errorf("the next: status %d, %d have run; want 200 and 1", w.Code, ran.Load())
 		}
+	}
+}
+
+// Without Keys a client is known by "ip", the address of its connection's other end,
+// whatever headers say and whichever port it has.
+func clientIsPeer(x *exam) {
+	l := x.limiter(core.Rule{Name: "each", By: "ip", Limit: core.Rate{N: 1, Per: time.Minute}})
+	h := x.http.Handler(l, Options{}, fine)
+	for _, c := range []struct {
+		peer   string
+		status int
+	}{{"192.0.2.1:1234", 200}, {"192.0.2.1:4321", 429}, {"192.0.2.2:1234", 200}, {"[2001:db8::1]:1", 200}, {"[2001:db8::1]:2", 429}} {
+		r := httptest.NewRequest("POST", "/a/1", nil)
+		r.RemoteAddr = c.peer
+		r.Header.Set("X-Forwarded-For", "198.51.100."+fmt.Sprint(c.status%256))
+		w := httptest.NewRecorder()
+		if h.ServeHTTP(w, r); w.Code != c.status {
+			x.Errorf("a request from %s, where each client may have one: %d; want %d", c.peer, w.Code, c.status)
+		}
+	}
+	if n := x.stat(l, "each").Empty; n != 0 {
+		x.Errorf("%d requests were of nobody", n)
 	}
 }
 
@@ -310,6 +347,9 @@ func panicGoesOn(x *exam) {
 		}
 		if returned || went != c.want {
 			x.Errorf("%s: outside, it returned: %v, recover has %v; want false and %v", name, returned, went, c.want)
+		}
+		if s := x.stat(l, "one"); s.Failed != 1 || s.InFlight != 0 {
+			x.Errorf("%s: %d failed, %d in flight; want 1 and 0", name, s.Failed, s.InFlight)
 		}
 	}
 }

@@ -47,6 +47,7 @@ func promises() []promise {
 
 		{"who waits passes in turn", waitersPassInTurn},
 		{"a queue refuses when it is full or too slow", queueRefuses},
+		{"who may not wait is not let past those who do", othersAreFirst},
 		{"who goes away while waiting leaves the line", goneWaiterLeaves},
 		{"a deadline before the wait can end refuses at once", hopelessWaitIsRefused},
 		{"a shutdown ends with the last who waits", shutdownEnds},

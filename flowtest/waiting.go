@@ -107,6 +107,26 @@ func queueRefuses(x *exam) {
 	}
 }
 
+// Who would fit, but not before those who wait, and may not wait because of another
+// rule, is refused by the rule where they do.
+func othersAreFirst(x *exam) {
+	l := x.limiter(
+		core.Rule{Name: "service", Limit: core.InFlight{N: 2}, Queue: core.Queue{Len: 1, Wait: time.Hour}},
+		core.Rule{Name: "exports", On: "export", Limit: core.Rate{N: 1, Per: time.Minute}})
+	w := x.work()
+	s := x.serve(l, Options{Resource: func(h Header) string { return h(nameHeader) }, Cost: costs}, w.handle)
+	export := x.begin(s, with(nameHeader, "export"))
+	large := x.begin(s, with(costHeader, "2"))
+	x.wantRefused("one that would fit if nobody waited", <-x.begin(s, with(nameHeader, "export")), "service", unknown)
+	if n := x.stat(l, "service").Refused; len(n) != 1 || n[core.ReasonQueued] != 1 {
+		x.Errorf("refused %v; want one because others wait", n)
+	}
+	w.let(OK)
+	x.want("the one before", <-export, OK)
+	w.let(OK)
+	x.want("the one that waits", <-large, OK)
+}
+
 // A client that hangs up while it waits leaves the line at once. It takes nothing,
 // its handler never runs, and nobody is refused.
 func goneWaiterLeaves(x *exam) {
@@ -177,8 +197,8 @@ func shutdownEnds(x *exam) {
 	l := x.limiter(core.Rule{Name: "one", Limit: core.InFlight{N: 1}, Queue: core.Queue{Len: 9, Wait: 10 * time.Second}})
 	s := x.serve(l, Options{}, func(context.Context, Header) Outcome { time.Sleep(4 * time.Second); return OK })
 	var answers []<-chan Answer
-	for range 10 {
-		answers = append(answers, x.begin(s, Call{}))
+	for i := range 10 {
+		answers = append(answers, x.begin(s, Call{Route: i % 2}))
 	}
 	time.Sleep(time.Second)
 	if n := x.stat(l, "one").Waiting; n != 9 {
