@@ -2,18 +2,16 @@ package nethttpflow_test
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/exactflow/exactflow/core"
+	"github.com/exactflow/exactflow/flowtest"
 	"github.com/exactflow/exactflow/nethttpflow"
 )
 
@@ -127,96 +125,14 @@ func TestWhatAQueueRefusesIsToldInFull(t *testing.T) {
 	}
 }
 
-// A request that fits, but not before those who wait, and that another rule does
-// not let wait, is refused by the rule where they wait.
-func TestWhoWouldFitButMayNotWaitIsToldThatOthersDo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := limiter(t,
-			core.Rule{Name: "service", Limit: core.InFlight{N: 2}, Queue: core.Queue{Len: 1, Wait: time.Hour}},
-			core.Rule{Name: "exports", On: "export", Limit: core.Rate{N: 1, Per: time.Minute}})
-		work := make(chan struct{})
-		h := nethttpflow.Middleware(l, nethttpflow.Options{
-			Resource: func(r *http.Request) string { return r.URL.Path[1:] },
-			Cost: func(r *http.Request) int {
-				if r.URL.Path == "/large" {
-					return 2
-				}
-				return 1
-			},
-		})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-work }))
-		var wg sync.WaitGroup
-		for _, path := range []string{"/export", "/large"} {
-			wg.Go(func() { ask(h, "GET", path) })
-			synctest.Wait()
-		}
-		res := ask(h, "GET", "/export")
-		body, _ := io.ReadAll(res.Body)
-		if res.StatusCode != 503 || res.Header.Get("Retry-After") != "" ||
-			!strings.Contains(string(body), `"detail":"Others wait already, and this request may not wait.","violated-policies":["service"]`) {
-			t.Errorf("%s, Retry-After %q, %s", res.Status, res.Header.Get("Retry-After"), body)
-		}
-		close(work)
-		wg.Wait()
-	})
-}
-
-// A client that hangs up while it waits leaves the line at once. It takes
-// nothing, its handler never runs, and nobody is told of a refusal.
-func TestAWaitingRequestWhoseClientHasGoneLeaves(t *testing.T) {
-	for _, proto := range []string{"HTTP/1.1", "HTTP/2.0"} {
-		t.Run(proto, func(t *testing.T) {
-			l := limiter(t, core.Rule{Name: "one", Limit: core.InFlight{N: 1}, Queue: core.Queue{Len: 1, Wait: time.Minute}})
-			var ran atomic.Int32
-			limited := nethttpflow.Middleware(l, nethttpflow.Options{
-				Headers: nethttpflow.HeadersAlways,
-				Refuse:  func(http.ResponseWriter, *http.Request, core.Permit) { t.Error("refused") },
-			})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { ran.Add(1) }))
-			left := make(chan http.Header, 1)
-			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.Proto != proto {
-					t.Errorf("the request came by %s", r.Proto)
-				}
-				limited.ServeHTTP(w, r)
-				left <- w.Header()
-			}))
-			if proto == "HTTP/2.0" {
-				server.EnableHTTP2 = true
-				server.StartTLS()
-			} else {
-				server.Start() // TLS says goodbye before it closes, and so might still hear an answer
-			}
-			defer server.Close()
-
-			holds, _ := l.Try(core.Request{})
-			ctx, hangUp := context.WithCancel(t.Context())
-			gone := make(chan error)
-			go func() {
-				r, _ := http.NewRequestWithContext(ctx, "GET", server.URL, nil)
-				_, err := server.Client().Do(r)
-				gone <- err
-			}()
-			until(t, "it waits", func() bool { return stat(t, l, "one").Waiting == 1 })
-			hangUp()
-			if err := <-gone; !errors.Is(err, context.Canceled) {
-				t.Fatalf("client: %v", err)
-			}
-			if h := <-left; len(h) != 0 {
-				t.Errorf("told: %v", h)
-			}
-			if s := stat(t, l, "one"); s.Waiting != 0 || s.Canceled != 1 || s.Admitted != 1 || len(s.Refused) != 0 {
-				t.Errorf("afterwards: %+v", s)
-			}
-
-			holds.Release()
-			res, err := server.Client().Get(server.URL)
-			if err != nil {
-				t.Fatal(err)
-			}
-			res.Body.Close()
-			if res.StatusCode != 200 || ran.Load() != 1 {
-				t.Errorf("the next: %s; %d handlers ran", res.Status, ran.Load())
-			}
-		})
+// A request that would fit, and may not wait, is told that others do.
+func TestWhoMayNotWaitIsToldThatOthersDo(t *testing.T) {
+	h := nethttpflow.Middleware(flowtest.Refusing(t, core.ReasonQueued, 0), nethttpflow.Options{})(ok)
+	res := ask(h, "GET", "/")
+	body, _ := io.ReadAll(res.Body)
+	if res.StatusCode != 503 || res.Header.Get("Retry-After") != "" ||
+		!strings.Contains(string(body), `"detail":"Others wait already, and this request may not wait.","violated-policies":["flowtest"]`) {
+		t.Errorf("%s, Retry-After %q, %s", res.Status, res.Header.Get("Retry-After"), body)
 	}
 }
 
@@ -252,86 +168,6 @@ func TestAClientThatLeavesABodyUnreadIsNoticedByHTTP2Only(t *testing.T) {
 				synctest.Wait()
 				if s := stat(t, l, "one"); s.Waiting != 0 || s.Canceled+s.Refused[core.ReasonQueueTimeout] != 1 {
 					t.Errorf("a minute later: %+v", s)
-				}
-			})
-		})
-	}
-}
-
-// A deadline of the server's own that comes before the wait can end refuses at
-// once, instead of when it is too late.
-func TestAWaitThatCannotEndBeforeTheDeadlineIsRefusedAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := limiter(t, core.Rule{Name: "r", Limit: core.Rate{N: 1, Per: time.Minute}, Queue: core.Queue{Len: 9, Wait: time.Hour}})
-		h := nethttpflow.Middleware(l, nethttpflow.Options{})(ok)
-		ask(h, "GET", "/")
-		for _, c := range []struct {
-			within, takes time.Duration
-			want          int
-		}{{59 * time.Second, 0, 429}, {61 * time.Second, 60 * time.Second, 200}} {
-			begin := time.Now()
-			ctx, cancel := context.WithTimeout(t.Context(), c.within)
-			defer cancel()
-			res := ask(h, "GET", "/", func(r *http.Request) { *r = *r.WithContext(ctx) })
-			if took := time.Since(begin); res.StatusCode != c.want || took != c.takes {
-				t.Errorf("%v: %s after %v, want %d after %v", c.within, res.Status, took, c.want, c.takes)
-			}
-		}
-	})
-}
-
-// A server that is shut down answers all who wait, each in its turn or when its
-// time is over, and is done when the last of them is. The bubble sees to it that no
-// goroutine is left.
-func TestAShutdownEndsWithTheLastWhoWaits(t *testing.T) {
-	for name, protocols := range protocols() {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l := limiter(t, core.Rule{Name: "one", Limit: core.InFlight{N: 1}, Queue: core.Queue{Len: 9, Wait: 10 * time.Second}})
-				server := &http.Server{
-					Protocols: protocols,
-					Handler: nethttpflow.Middleware(l, nethttpflow.Options{})(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-						time.Sleep(4 * time.Second)
-					})),
-				}
-				client := run(t, server)
-				var wg sync.WaitGroup
-				var passed, refused atomic.Int32
-				for range 10 {
-					wg.Go(func() {
-						res, err := client.Get("http://in.bubble/")
-						if err != nil {
-							t.Error(err)
-							return
-						}
-						defer res.Body.Close()
-						switch res.StatusCode {
-						case 200:
-							passed.Add(1)
-						case 503:
-							refused.Add(1)
-						}
-					})
-				}
-				time.Sleep(time.Second)
-				if n := stat(t, l, "one").Waiting; n != 9 {
-					t.Fatalf("%d wait", n)
-				}
-				begin := time.Now()
-				if err := server.Shutdown(t.Context()); err != nil {
-					t.Error(err)
-				}
-				// The third begins after 8 s and ends after 12, of which one is over;
-				// Shutdown looks twice a second.
-				if took := time.Since(begin); took < 11*time.Second || took > 12*time.Second {
-					t.Errorf("it took %v", took)
-				}
-				wg.Wait()
-				if passed.Load() != 3 || refused.Load() != 7 {
-					t.Errorf("%d passed, %d refused; want 3 and 7", passed.Load(), refused.Load())
-				}
-				if s := stat(t, l, "one"); s.Waiting != 0 || s.InFlight != 0 || s.Canceled != 0 {
-					t.Errorf("%+v", s)
 				}
 			})
 		})
