@@ -117,7 +117,7 @@ type Permit struct {
 // A permit that is never released holds its in-flight units for ever: defer the
 // call, or use [Limiter.Do].
 func (p Permit) Release() {
-	if p.holds() {
+	if p.admitted() {
 		p.grant.release(p.turn)
 	}
 }
@@ -125,13 +125,13 @@ func (p Permit) Release() {
 // Fail marks the request's outcome as failed, for the statistics and for rates that
 // charge by outcome; see [Charge]. Only the time before Release counts.
 func (p Permit) Fail() {
-	if p.holds() {
+	if p.admitted() {
 		p.grant.fail(p.turn)
 	}
 }
 
-// holds reports that the permit is one of an admitted request for which rules apply.
-func (p Permit) holds() bool { return p.grant != nil && p.grant.why == ReasonNone }
+// admitted reports that the permit is one of an admitted request for which rules apply.
+func (p Permit) admitted() bool { return p.grant != nil && p.grant.why == ReasonNone }
 
 // Refusal says why the request was refused; the zero Refusal if it was not.
 func (p Permit) Refusal() Refusal {

@@ -9,17 +9,23 @@ package core
 //
 // It is the zero Permit if p is refused, or was released or detached.
 func (p Permit) Detach() Permit {
-	if !p.holds() || !p.grant.detach(p.turn) {
+	if !p.admitted() || !p.grant.detach(p.turn) {
 		return Permit{}
 	}
 	p.turn++
 	return p
 }
 
+// Holds reports that something is held until Release, or is to be decided on: units of
+// an [InFlight], or of a rate that charges by outcome. It speaks for permits that were
+// not released. Where nobody is told when a request ends, such a permit must not be
+// taken for an admission.
+func (p Permit) Holds() bool { return p.admitted() && p.grant.owes }
+
 // Ready says that the request has been set up: what limits with [InFlight].SetUp hold
 // for it is given back. The first call counts, before Release.
 func (p Permit) Ready() {
-	if p.holds() {
+	if p.admitted() {
 		p.grant.beReady(p.turn)
 	}
 }
@@ -38,7 +44,7 @@ func (p Permit) Ready() {
 // admitted the request and are still there, or by none: it does not wait, and
 // does not pass those who do.
 func (p Permit) Settle(n int) bool {
-	if !p.holds() {
+	if !p.admitted() {
 		return p.grant == nil && n >= 0
 	}
 	return n >= 0 && p.grant.settle(p.turn, n)

@@ -234,20 +234,12 @@ func (d *desk) release(p *visit, took []*deskRule, now time.Duration) {
 // A settled permit, whatever is done to it in whatever order, has charged what the
 // obvious model says, and everybody's next decision is as the model's.
 func TestPermitsAreChargedAsTheModelSays(t *testing.T) {
-	for seed := range uint64(scripts(1500)) {
+	for seed := range uint64(1500) {
 		synctest.Test(t, func(t *testing.T) { runDesk(t, rand.New(rand.NewPCG(seed, 7)), 80) })
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}
 	}
-}
-
-// scripts is how many the short run leaves.
-func scripts(n int) int {
-	if testing.Short() {
-		return n / 10
-	}
-	return n
 }
 
 func runDesk(t *testing.T, random *rand.Rand, length int) {

@@ -496,6 +496,9 @@ func TestReadyEndsTheSetUpOnly(t *testing.T) {
 		core.Rule{Name: "connections", Limit: core.InFlight{N: 2}},
 	)
 	a := hold(t, l, core.Request{})
+	if !a.Holds() || (core.Permit{}).Holds() {
+		t.Error("the permit holds nothing, or the zero one does")
+	}
 	if r := refused(t, l, core.Request{}); r.Rule != "handshakes" {
 		t.Fatalf("refused by %q", r.Rule)
 	}

@@ -18,9 +18,9 @@ import (
 //
 // What is lost that way, against [Middleware]:
 //
-//   - The end of the request. Nobody says when it is over, so its permit is released
-//     at once: an in-flight rule is asked and never fills, which is no limit at all,
-//     and a rate that charges by outcome takes every request for a success.
+//   - The end of the request, which nobody tells. So rules that hold units until then,
+//     in flight or to charge them by outcome, cannot be kept: a request that meets one
+//     is refused, with an error that says so.
 //   - The answer: a refused request gets what echo's DenyHandler says, by default a
 //     429 without a problem document, even where the service as a whole is full; and
 //     so does one whose context is done while it waits. A handler of your own finds
@@ -65,7 +65,8 @@ func NewStore(l *core.Limiter, o StoreOptions) Store {
 }
 
 // AllowContext asks for a request, which waits where rules have a [core.Queue]. The
-// error is a [core.Refusal], or that of the request's context.
+// error is a [core.Refusal], or that of the request's context, or tells that the rules
+// are not for a Store.
 func (s Store) AllowContext(c *echo.Context, identifier string) (bool, error) {
 	ask := s.ask(identifier)
 	if ask.On == "" {
@@ -93,6 +94,12 @@ func done(p core.Permit, ok bool) (bool, error) {
 	if !ok {
 		return false, p.Refusal()
 	}
-	p.Release()
+	defer p.Release()
+	if p.Holds() {
+		return false, errHeld
+	}
 	return true, nil
 }
+
+// errHeld is for whoever has put the wrong rules behind a Store.
+var errHeld = errors.New("echo5flow: a rule holds units until the request ends, which a Store is not told; want rules without InFlight, and rates with ChargeAll, or Middleware")

@@ -101,24 +101,23 @@ func TestTheStoreTellsRulesWhoAsks(t *testing.T) {
 	}
 }
 
-// Nobody tells a store that a request is over. So it holds nothing, which is told:
-// what is in flight is not limited, and what is charged for failing is not charged.
-func TestTheStoreHoldsNothing(t *testing.T) {
-	l := limiter(t,
-		core.Rule{Name: "slots", Limit: core.InFlight{N: 1}},
-		core.Rule{Name: "failures", Limit: core.Rate{N: 1, Per: time.Hour, Charge: core.ChargeFailed}})
-	e := behind(echo5flow.NewStore(l, echo5flow.StoreOptions{}))
-	e.GET("/inner", func(*echo.Context) error {
-		if res := ask(e, "GET", "/"); res.StatusCode != 200 {
-			t.Errorf("while another runs: %s", res.Status)
+// Nobody tells a store that a request is over. So it admits nothing that a rule holds
+// until then: a limit that silently is none would be worse. It keeps nothing either.
+func TestTheStoreAdmitsNothingThatIsHeld(t *testing.T) {
+	for name, limit := range map[string]core.Limit{
+		"in flight":  core.InFlight{N: 1},
+		"by outcome": core.Rate{N: 1, Per: time.Hour, Charge: core.ChargeFailed},
+	} {
+		l := limiter(t, core.Rule{Name: "r", Limit: limit})
+		for range 2 {
+			ok, err := echo5flow.NewStore(l, echo5flow.StoreOptions{}).Allow("192.0.2.7")
+			if ok || err == nil || errors.Is(err, core.ErrRefused) || !strings.HasPrefix(err.Error(), "echo5flow: a rule holds units") {
+				t.Errorf("%s: allowed %v, %v; want an error that tells that the rule is not for a store", name, ok, err)
+			}
 		}
-		return errors.New("no")
-	})
-	for range 3 {
-		ask(e, "GET", "/inner")
-	}
-	if s := stat(t, l, "slots"); s.Admitted != 6 || s.InFlight != 0 {
-		t.Errorf("%d admitted, %d in flight", s.Admitted, s.InFlight)
+		if s := stat(t, l, "r"); s.InFlight != 0 {
+			t.Errorf("%s: %d in flight", name, s.InFlight)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package echoflow
 
 import (
 	"cmp"
+	"errors"
 
 	"github.com/exactflow/exactflow/core"
 	"github.com/exactflow/exactflow/internal/options"
@@ -14,9 +15,9 @@ import (
 //
 // What is lost that way, against [Middleware]:
 //
-//   - The end of the request. Nobody says when it is over, so its permit is released
-//     at once: an in-flight rule is asked and never fills, which is no limit at all,
-//     and a rate that charges by outcome takes every request for a success.
+//   - The end of the request, which nobody tells. So rules that hold units until then,
+//     in flight or to charge them by outcome, cannot be kept: a request that meets one
+//     is refused, with an error that says so.
 //   - The answer, with all that it tells of the wait: a refused request gets what
 //     echo's DenyHandler says, by default a bare 429, even where the service as a
 //     whole is full. A handler of your own finds the [core.Refusal] in its error.
@@ -55,12 +56,19 @@ func NewStore(l *core.Limiter, o StoreOptions) Store {
 	return Store{l, o}
 }
 
-// Allow asks for a request. The error is a [core.Refusal].
+// Allow asks for a request. The error is a [core.Refusal], or tells that the rules are
+// not for a Store.
 func (s Store) Allow(identifier string) (bool, error) {
 	permit, ok := s.limiter.Try(core.Request{On: s.o.On, Keys: []core.Key{{By: s.o.By, Value: identifier}}})
 	if !ok {
 		return false, permit.Refusal()
 	}
-	permit.Release()
+	defer permit.Release()
+	if permit.Holds() {
+		return false, errHeld
+	}
 	return true, nil
 }
+
+// errHeld is for whoever has put the wrong rules behind a Store.
+var errHeld = errors.New("echoflow: a rule holds units until the request ends, which a Store is not told; want rules without InFlight, and rates with ChargeAll, or Middleware")

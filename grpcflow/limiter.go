@@ -13,9 +13,9 @@ import (
 // these already. Make it with [NewLimiter]. What is lost that way, against
 // [UnaryServerInterceptor] and [StreamServerInterceptor]:
 //
-//   - The end of the call. Nobody says when it is over, so its permit is released at
-//     once: an in-flight rule is asked and never fills, which is no limit at all, and
-//     a rate that charges by outcome takes every call for a success.
+//   - The end of the call, which nobody tells. So rules that hold units until then, in
+//     flight or to charge them by outcome, cannot be kept: a call that meets one is
+//     refused, with an error that says so.
 //   - The error. The middleware answers ResourceExhausted with a text of its own,
 //     which ends with that of ours, and without details: it names the rule and the
 //     wait, but [RetryAfter] does not find it. A call whose context is done while it
@@ -34,7 +34,7 @@ func NewLimiter(l *core.Limiter, o Options) Limiter {
 }
 
 // Limit asks for the call of a server whose context it is. The error is a
-// [core.Refusal], or that of the context.
+// [core.Refusal], or that of the context, or tells that the rules are not for a Limiter.
 func (l Limiter) Limit(ctx context.Context) error {
 	method, _ := grpc.Method(ctx)
 	if l.gate.o.Skip(ctx, method) {
@@ -45,6 +45,12 @@ func (l Limiter) Limit(ctx context.Context) error {
 		_ = grpc.SetTrailer(ctx, pushback(ctx, permit)) // fails without a server, as in somebody's unit test
 		return permit.Refusal()
 	}
-	permit.Release()
+	defer permit.Release()
+	if permit.Holds() {
+		return errHeld
+	}
 	return err
 }
+
+// errHeld is for whoever has put the wrong rules behind a Limiter.
+var errHeld = errors.New("grpcflow: a rule holds units until the call ends, which a Limiter is not told; want rules without InFlight, and rates with ChargeAll, or the interceptors")

@@ -72,47 +72,22 @@ func TestALimiterOfOneMethodHoldsRates(t *testing.T) {
 	})
 }
 
-// It cannot know when a call is over, so what a rule holds comes back at once: an
-// in-flight limit never fills there, as the documentation warns, and leaks nothing.
-func TestALimiterOfOneMethodHoldsNothing(t *testing.T) {
-	l := limiter(t, core.Rule{Name: "one", Limit: core.InFlight{N: 1}})
-	asked := grpcflow.NewLimiter(l, grpcflow.Options{})
-	for range 3 {
-		if err := asked.Limit(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}
-	if s := stat(l); s.InFlight != 0 || s.Admitted != 3 {
-		t.Errorf("%+v", s)
-	}
-	holds, _ := l.Try(core.Request{})
-	defer holds.Release()
-	err := asked.Limit(t.Context())
-	var r core.Refusal
-	if !errors.Is(err, core.ErrRefused) || !errors.As(err, &r) || r.Rule != "one" {
-		t.Errorf("beside a call that came another way: %v", err)
-	}
-}
-
-// It waits where a rule has a queue, no longer than its context, and exempts what
-// is exempt.
-func TestALimiterOfOneMethodWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := limiter(t, core.Rule{Name: "pace", Limit: core.Rate{N: 1, Per: time.Second}, Queue: core.Queue{Len: 9, Wait: time.Minute}})
-		asked := grpcflow.NewLimiter(l, grpcflow.Options{})
-		begin := time.Now()
-		for i := range 3 {
-			if err := asked.Limit(t.Context()); err != nil || time.Since(begin) != time.Duration(i)*time.Second {
-				t.Errorf("call %d: %v after %v", i, err, time.Since(begin))
+// It is not told when a call is over. So it admits nothing that a rule holds until then,
+// and keeps nothing either.
+func TestALimiterOfOneMethodAdmitsNothingThatIsHeld(t *testing.T) {
+	for name, limit := range map[string]core.Limit{
+		"in flight":  core.InFlight{N: 1},
+		"by outcome": core.Rate{N: 1, Per: time.Hour, Charge: core.ChargeFailed},
+	} {
+		l := limiter(t, core.Rule{Name: "one", Limit: limit})
+		for range 2 {
+			err := grpcflow.NewLimiter(l, grpcflow.Options{}).Limit(t.Context())
+			if err == nil || errors.Is(err, core.ErrRefused) || !strings.HasPrefix(err.Error(), "grpcflow: a rule holds units") {
+				t.Errorf("%s: %v; want an error that tells that the rule is not for a Limiter", name, err)
 			}
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(time.Second/2, cancel)
-		if err := asked.Limit(ctx); err != context.Canceled {
-			t.Error(err)
+		if s := stat(l); s.InFlight != 0 {
+			t.Errorf("%s: %+v", name, s)
 		}
-		if err := grpcflow.NewLimiter(l, grpcflow.Options{Skip: func(context.Context, string) bool { return true }}).Limit(ctx); err != nil {
-			t.Errorf("an exempt call: %v", err)
-		}
-	})
+	}
 }
