@@ -1,13 +1,10 @@
 package ginflow_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
-	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -15,7 +12,6 @@ import (
 	"time"
 
 	"github.com/gin-gonic/gin"
-	"golang.org/x/net/websocket"
 
 	"github.com/exactflow/exactflow/core"
 	"github.com/exactflow/exactflow/ginflow"
@@ -23,76 +19,6 @@ import (
 )
 
 var none = core.Rate{N: 0, Per: time.Second}
-
-// A real client against a real server: what passes, what is refused, and how.
-func TestARefusalReachesTheClientInFull(t *testing.T) {
-	l := limiter(t, core.Rule{Name: "per-client", By: "ip", Limit: core.Rate{N: 2, Per: time.Hour}})
-	router := gin.New()
-	router.Use(ginflow.Middleware(l, ginflow.Options{}))
-	router.GET("/orders/:id", ok)
-	server := serve(t, router)
-
-	for i, want := range []int{200, 200, 429, 429} {
-		res, err := server.Client().Get(fmt.Sprint(server.URL, "/orders/", i))
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, _ := io.ReadAll(res.Body)
-		res.Body.Close()
-		if res.StatusCode != want {
-			t.Fatalf("request %d: %s", i, res.Status)
-		}
-		if want == 200 {
-			continue
-		}
-		wait := res.Header.Get("Retry-After")
-		for name, want := range map[string]string{
-			"Content-Type":     "application/problem+json",
-			"Cache-Control":    "no-store",
-			"RateLimit-Policy": `"per-client";q=2;w=3600`,
-			"RateLimit":        `"per-client";r=0;t=` + wait,
-		} {
-			if got := res.Header.Get(name); got != want {
-				t.Errorf("%s: %q, want %q", name, got, want)
-			}
-		}
-		if n, _ := strconv.Atoi(wait); n < 3590 || n > 3600 {
-			t.Errorf("Retry-After: %q", wait)
-		}
-		if !strings.HasPrefix(string(body), `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",`) {
-			t.Errorf("body %s", body)
-		}
-	}
-}
-
-// A client that is told to wait and does so gets in.
-func TestAfterExactlyRetryAfterTheRequestPasses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := limiter(t, core.Rule{Name: "r", By: "ip", Limit: core.Rate{N: 2, Per: 90 * time.Second}})
-		router := gin.New()
-		router.Use(ginflow.Middleware(l, ginflow.Options{}))
-		router.GET("/", ok)
-		for range 5 {
-			ask(router, "GET", "/")
-			time.Sleep(30 * time.Second)
-			ask(router, "GET", "/")
-			res := ask(router, "GET", "/")
-			wait, _ := strconv.Atoi(res.Header.Get("Retry-After"))
-			if res.StatusCode != 429 || wait != 60 {
-				t.Fatalf("%s, Retry-After %d", res.Status, wait)
-			}
-			time.Sleep(time.Duration(wait)*time.Second - 1)
-			if res := ask(router, "GET", "/"); res.StatusCode != 429 {
-				t.Fatalf("a nanosecond early: %s", res.Status)
-			}
-			time.Sleep(time.Nanosecond)
-			if res := ask(router, "GET", "/"); res.StatusCode != 200 {
-				t.Fatalf("after Retry-After: %s", res.Status)
-			}
-			time.Sleep(90 * time.Second)
-		}
-	})
-}
 
 // The middleware limits what it is used on: an engine, a group, a route.
 func TestItLimitsWhatItIsUsedOn(t *testing.T) {
@@ -199,60 +125,31 @@ func TestMiddlewaresOutsideSeeTheRefusal(t *testing.T) {
 	}
 }
 
-// What ends a handler other than returning gives its slot back, goes on, and
-// counts as failed; so does a status that is the server's fault.
-func TestWhateverEndsTheHandlerGivesThePermitBack(t *testing.T) {
+// A status that is the server's fault has failed, however gin came to write it; an
+// error that was told as the client's has not.
+func TestFailedIsWhatIsWrittenAs500OrAbove(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		end    gin.HandlerFunc
-		panics any
-		closed bool
+		status int
 		failed uint64
 	}{
-		{"panic", func(*gin.Context) { panic("at the disco") }, "at the disco", true, 1},
-		{"ErrAbortHandler", func(*gin.Context) { panic(http.ErrAbortHandler) }, http.ErrAbortHandler, true, 1},
-		{"Goexit", func(*gin.Context) { runtime.Goexit() }, nil, true, 1},
-		{"500", func(c *gin.Context) { c.Status(500) }, nil, false, 1},
-		{"503 with a body", func(c *gin.Context) { c.String(503, "later") }, nil, false, 1},
-		{"404", func(c *gin.Context) { c.Status(404) }, nil, false, 0},
-		{"an error that was told as 400", func(c *gin.Context) { c.AbortWithError(400, errors.New("bad")) }, nil, false, 0},
-		{"200", ok, nil, false, 0},
+		{"503 with a body", func(c *gin.Context) { c.String(503, "later") }, 503, 1},
+		{"a status that is not written yet", func(c *gin.Context) { c.Status(500) }, 500, 1},
+		{"an error told as 502", func(c *gin.Context) { c.AbortWithError(502, errors.New("gone")) }, 502, 1},
+		{"an error told as 400", func(c *gin.Context) { c.AbortWithError(400, errors.New("bad")) }, 400, 0},
+		{"an error that is told to nobody", func(c *gin.Context) { c.Error(errors.New("by the way")) }, 200, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := limiter(t, core.Rule{Name: "one", Limit: core.InFlight{N: 1}})
 			router := gin.New()
-			outside := make(chan any, 2) // what goes by there
-			router.Use(func(c *gin.Context) {
-				defer func() {
-					went := recover()
-					outside <- went
-					if went != nil {
-						panic(went)
-					}
-				}()
-				c.Next()
-			}, ginflow.Middleware(l, ginflow.Options{}))
-			router.POST("/end", c.end)
-			router.GET("/", ok)
-			server := serve(t, router)
-
-			res, err := server.Client().Post(server.URL+"/end", "", nil)
-			if err == nil {
-				res.Body.Close()
+			router.Use(ginflow.Middleware(l, ginflow.Options{}))
+			router.GET("/", c.end)
+			if res := ask(router, "GET", "/"); res.StatusCode != c.status {
+				t.Errorf("%s, want %d", res.Status, c.status)
 			}
-			if closed := err != nil; closed != c.closed {
-				t.Fatalf("the connection was closed: %v", err)
-			}
-			if went := <-outside; went != c.panics {
-				t.Fatalf("went on: %v, want %v", went, c.panics)
-			}
-			res, err = server.Client().Get(server.URL + "/")
-			if err != nil {
-				t.Fatal(err)
-			}
-			res.Body.Close()
-			if s := stat(t, l, "one"); res.StatusCode != 200 || s.Failed != c.failed || s.InFlight != 0 {
-				t.Fatalf("afterwards %s; failed %d, want %d; in flight %d", res.Status, s.Failed, c.failed, s.InFlight)
+			if s := stat(t, l, "one"); s.Failed != c.failed || s.InFlight != 0 {
+				t.Errorf("failed %d, want %d; in flight %d", s.Failed, c.failed, s.InFlight)
 			}
 		})
 	}
@@ -272,220 +169,42 @@ func TestARecoveredPanicHasFailed(t *testing.T) {
 	}
 }
 
-// A request whose context is done is not run, takes nothing, and is not told
-// 200.
-func TestADoneContextIsNotRun(t *testing.T) {
-	l := limiter(t, core.Rule{Name: "r", Limit: core.Rate{N: 1, Per: time.Hour}})
-	router := gin.New()
-	router.Use(ginflow.Middleware(l, ginflow.Options{}))
-	ran := false
-	router.GET("/", func(*gin.Context) { ran = true })
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	res := ask(router, "GET", "/", func(r *http.Request) { *r = *r.WithContext(ctx) })
-	if ran || res.StatusCode != 503 {
-		t.Fatalf("ran: %v; %s", ran, res.Status)
-	}
-	if res := ask(router, "GET", "/"); res.StatusCode != 200 || !ran {
-		t.Fatalf("the one unit was taken: %s", res.Status)
-	}
-}
-
-// A client that hangs up gives the slot back when the handler returns.
-func TestAHandlerWhoseClientHasGoneHoldsUntilItReturns(t *testing.T) {
-	l := limiter(t, core.Rule{Name: "one", Limit: core.InFlight{N: 1}})
-	router := gin.New()
-	started, gone, returned := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	router.Use(func(c *gin.Context) { c.Next(); close(returned) }, ginflow.Middleware(l, ginflow.Options{}))
-	router.GET("/", func(c *gin.Context) {
-		close(started)
-		<-c.Request.Context().Done()
-		<-gone
-	})
-	server := serve(t, router)
-	ctx, hangUp := context.WithCancel(t.Context())
-	go func() {
-		<-started
-		hangUp()
-	}()
-	r, _ := http.NewRequestWithContext(ctx, "GET", server.URL, nil)
-	if _, err := server.Client().Do(r); !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
-	}
-	if n := stat(t, l, "one").InFlight; n != 1 {
-		t.Fatalf("before it returns: %d in flight", n)
-	}
-	close(gone)
-	<-returned
-	if n := stat(t, l, "one").InFlight; n != 0 {
-		t.Fatalf("afterwards: %d in flight", n)
-	}
-}
-
-// A WebSocket holds its slot as long as it is open.
-func TestAWebSocketHoldsItsPermitWhileOpen(t *testing.T) {
-	l := limiter(t, core.Rule{Name: "sockets", Limit: core.InFlight{N: 1}})
-	router := gin.New()
-	done := make(chan struct{})
-	router.Use(func(c *gin.Context) { c.Next(); done <- struct{}{} }, ginflow.Middleware(l, ginflow.Options{}))
-	router.GET("/ws", func(c *gin.Context) {
-		websocket.Handler(func(c *websocket.Conn) {
-			for text := ""; websocket.Message.Receive(c, &text) == nil; {
-				websocket.Message.Send(c, text)
+// A context that ends is no refusal, before the decision or while the request waits:
+// no hook is asked and nothing is told but a status; those outside see the context's
+// error, and that the request is aborted.
+func TestADoneContextIsNoRefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiter(t, core.Rule{Name: "one", Limit: core.InFlight{N: 1}, Queue: core.Queue{Len: 1, Wait: time.Hour}})
+		holds, _ := l.Try(core.Request{})
+		defer holds.Release()
+		router := gin.New()
+		outside := 0
+		router.Use(func(c *gin.Context) {
+			c.Next()
+			outside++
+			if err := c.Errors.Last(); !c.IsAborted() || !errors.Is(err, context.Canceled) || errors.Is(err, core.ErrRefused) || len(c.Writer.Header()) != 0 {
+				t.Errorf("aborted: %v; errors %v, headers %v", c.IsAborted(), c.Errors, c.Writer.Header())
 			}
-		}).ServeHTTP(c.Writer, c.Request)
-	})
-	server := serve(t, router)
-	url := "ws" + strings.TrimPrefix(server.URL, "http") + "/ws"
-
-	for range 2 {
-		c, err := websocket.Dial(url, "", server.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, text := range []string{"hello", strings.Repeat("long ", 20_000)} {
-			var echo string
-			if err := websocket.Message.Send(c, text); err != nil {
-				t.Fatal(err)
+		}, ginflow.Middleware(l, ginflow.Options{
+			Headers: nethttpflow.HeadersAlways,
+			Refuse:  func(*gin.Context, core.Permit) { t.Error("refused") },
+		}))
+		router.GET("/", func(*gin.Context) { t.Error("the handler ran") })
+		for _, ends := range []time.Duration{0, time.Minute} {
+			ctx, cancel := context.WithCancel(t.Context())
+			if ends == 0 {
+				cancel()
+			} else {
+				time.AfterFunc(ends, cancel)
 			}
-			if err := websocket.Message.Receive(c, &echo); err != nil || echo != text {
-				t.Fatalf("came back: %d bytes of %d, %v", len(echo), len(text), err)
+			if res := ask(router, "GET", "/", func(r *http.Request) { *r = *r.WithContext(ctx) }); res.StatusCode != 503 {
+				t.Errorf("ends after %v: %s", ends, res.Status)
 			}
 		}
-		refused := make(chan error)
-		go func() {
-			_, err := websocket.Dial(url, "", server.URL)
-			refused <- err
-		}()
-		<-done
-		if err := <-refused; err == nil {
-			t.Fatal("a second socket was opened")
-		}
-		c.Close()
-		<-done
-	}
-	if s := stat(t, l, "sockets"); s.Admitted != 2 || s.Refused[core.ReasonInFlight] != 2 || s.InFlight != 0 {
-		t.Fatalf("admitted %d, refused %d, in flight %d", s.Admitted, s.Refused[core.ReasonInFlight], s.InFlight)
-	}
-}
-
-// An event is at the client before the handler returns.
-func TestServerSentEventsAreFlushed(t *testing.T) {
-	l := limiter(t, core.Rule{Name: "one", Limit: core.InFlight{N: 1}})
-	seen := make(chan struct{})
-	router := gin.New()
-	router.Use(ginflow.Middleware(l, ginflow.Options{}))
-	router.GET("/gin", func(c *gin.Context) {
-		for range 3 {
-			c.SSEvent("tick", "now")
-			c.Writer.Flush()
-			<-seen // nothing more is sent until the client has seen it
+		if outside != 2 {
+			t.Errorf("%d were seen outside", outside)
 		}
 	})
-	router.GET("/controller", func(c *gin.Context) {
-		for range 3 {
-			c.SSEvent("tick", "now")
-			if err := http.NewResponseController(c.Writer).Flush(); err != nil {
-				t.Error(err)
-				return
-			}
-			<-seen
-		}
-	})
-	server := serve(t, router)
-	for _, path := range []string{"/gin", "/controller"} {
-		res, err := server.Client().Get(server.URL + path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		lines := bufio.NewReader(res.Body)
-		for range 3 {
-			for _, want := range []string{"event:tick\n", "data:now\n", "\n"} {
-				if line, err := lines.ReadString('\n'); line != want {
-					t.Fatalf("%s: %q, %v", path, line, err)
-				}
-			}
-			seen <- struct{}{}
-		}
-		io.Copy(io.Discard, res.Body) // until the handler has returned
-		res.Body.Close()
-	}
-}
-
-// unread is a body that must not be read.
-type unread struct{ t *testing.T }
-
-func (u unread) Read([]byte) (int, error) {
-	u.t.Error("the body was read")
-	return 0, io.EOF
-}
-
-// A refused upload costs nobody its bytes: the client asks first, and never
-// starts to send.
-func TestARefusedBodyIsNotRead(t *testing.T) {
-	l := limiter(t, core.Rule{Name: "none", Limit: none})
-	router := gin.New()
-	router.Use(ginflow.Middleware(l, ginflow.Options{}))
-	router.POST("/upload", ok)
-	server := serve(t, router)
-	client := server.Client()
-	client.Transport.(*http.Transport).ExpectContinueTimeout = time.Hour
-	r, _ := http.NewRequest("POST", server.URL+"/upload", unread{t})
-	r.ContentLength = 8 << 20
-	r.Header.Set("Expect", "100-continue")
-	res, err := client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	res.Body.Close()
-	if res.StatusCode != 429 {
-		t.Fatal(res.Status)
-	}
-}
-
-func TestHeadGetsNoBody(t *testing.T) {
-	l := limiter(t, core.Rule{Name: "none", Limit: none})
-	router := gin.New()
-	router.Use(ginflow.Middleware(l, ginflow.Options{}))
-	router.HEAD("/", ok)
-	for _, path := range []string{"/", "/unmatched"} {
-		res := ask(router, "HEAD", path)
-		if body, _ := io.ReadAll(res.Body); res.StatusCode != 429 || len(body) != 0 {
-			t.Fatalf("%s: %s, body %q", path, res.Status, body)
-		}
-	}
-}
-
-// A refused request that no route matches gets the refusal, not gin's 404.
-func TestUnmatchedRequestsAreRefusedAsOthersAre(t *testing.T) {
-	l := limiter(t, core.Rule{Name: "none", Limit: none})
-	router := gin.New()
-	router.Use(ginflow.Middleware(l, ginflow.Options{}))
-	res := ask(router, "GET", "/nowhere")
-	body, _ := io.ReadAll(res.Body)
-	if res.StatusCode != 429 || !strings.Contains(string(body), `"status":429`) || strings.Contains(string(body), "404") {
-		t.Fatalf("%s: %s", res.Status, body)
-	}
-}
-
-func TestSkipCostAndResource(t *testing.T) {
-	l := limiter(t, core.Rule{Name: "r", On: "mine", Limit: core.Rate{N: 10, Per: time.Hour}})
-	router := gin.New()
-	router.Use(ginflow.Middleware(l, ginflow.Options{
-		Skip:     func(c *gin.Context) bool { return c.FullPath() == "/healthz" },
-		Cost:     func(c *gin.Context) int { n, _ := strconv.Atoi(c.Query("n")); return n },
-		Resource: func(*gin.Context) string { return "mine" },
-	}))
-	router.GET("/", ok)
-	router.GET("/healthz", ok)
-	for _, c := range []struct {
-		target string
-		want   int
-	}{{"/?n=7", 200}, {"/?n=4", 429}, {"/?n=3", 200}, {"/", 429}, {"/healthz", 200}} {
-		if res := ask(router, "GET", c.target); res.StatusCode != c.want {
-			t.Fatalf("%s: %s, want %d", c.target, res.Status, c.want)
-		}
-	}
 }
 
 func TestStatusHeadersAndLegacyArePassedOn(t *testing.T) {
@@ -547,41 +266,5 @@ func TestWrongOptionsPanicWhenTheMiddlewareIsMade(t *testing.T) {
 			}()
 			build()
 		})
-	}
-}
-
-// What Priority says of a request reaches the rules, which keep units for the more
-// important ones.
-func TestPriorityReachesTheRules(t *testing.T) {
-	rule := core.Rule{Name: "r", Limit: core.Rate{N: 3, Per: time.Hour}, Reserve: core.Reserve{Default: 1, Critical: 1}}
-	priority := func(c *gin.Context) core.Priority {
-		switch c.FullPath() {
-		case "/prefetch":
-			return core.Sheddable
-		case "/pay":
-			return core.Critical
-		}
-		return core.Default
-	}
-	for _, c := range []struct {
-		name     string
-		priority func(*gin.Context) core.Priority
-		want     string
-	}{
-		{"as it says", priority, "200 429 200 429 200 429"},
-		{"none: all are as important", nil, "200 200 429 429 429 429"},
-	} {
-		h := gin.New()
-		h.Use(ginflow.Middleware(limiter(t, rule), ginflow.Options{Priority: c.priority}))
-		for _, path := range []string{"/prefetch", "/", "/pay"} {
-			h.GET(path, ok)
-		}
-		var got []string
-		for _, path := range []string{"/prefetch", "/prefetch", "/", "/", "/pay", "/pay"} {
-			got = append(got, strconv.Itoa(ask(h, "GET", path).StatusCode))
-		}
-		if got := strings.Join(got, " "); got != c.want {
-			t.Errorf("%s: %s, want %s", c.name, got, c.want)
-		}
 	}
 }
