@@ -57,8 +57,8 @@ func TestAClientThatClaimsToBeOthersIsOne(t *testing.T) {
 			if s := stat(t, l, "r"); passed != 3 || s.Keys != 1 {
 				t.Errorf("%s, %s: %d of 3 passed, for %d keys", name, header, passed, s.Keys)
 			}
-			if len(believed) != 20 {
-				t.Errorf("echo took them for %d clients: what the docs say of its defaults is no longer so", len(believed))
+			if want := clientsOfEcho(t, 20); len(believed) != want {
+				t.Errorf("echo %s took them for %d clients, not %d: what the docs say of its defaults is not so", echo.Version, len(believed), want)
 			}
 		}
 	}
@@ -115,4 +115,17 @@ func TestAClientWithoutAnAddressCountsVisibly(t *testing.T) {
 	if s := stat(t, l, "r"); s.Empty != 3 {
 		t.Errorf("%d under the empty key, want 3", s.Empty)
 	}
+}
+
+// clientsOfEcho is for how many clients echo's own default takes one that claims to be
+// so many.
+func clientsOfEcho(t *testing.T, claimed int) int {
+	var major, minor, patch int
+	if _, err := fmt.Sscanf(echo.Version, "%d.%d.%d", &major, &minor, &patch); err != nil {
+		t.Fatal(err)
+	}
+	if minor > 16 || minor == 16 && patch >= 3 {
+		return 1
+	}
+	return claimed
 }

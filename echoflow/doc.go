@@ -49,7 +49,8 @@
 //
 // By default a client is the peer of its connection, [Peer]. Behind proxies use
 // [ClientIP], and say which are yours. Neither is echo's own c.RealIP: without an
-// Echo.IPExtractor it is what clients write into X-Forwarded-For; see [ClientIP].
+// Echo.IPExtractor, before echo 4.16.3, it is what clients write into X-Forwarded-For;
+// see [ClientIP].
 //
 // # What it costs
 //

@@ -15,8 +15,8 @@ type Key struct {
 // Peer is the key "ip": the address of the connection's other end, an IPv6
 // address by its first 64 bits; see [nethttpflow.Peer].
 //
-// It is not c.RealIP, which by default believes what clients say; behind proxies
-// the key wanted is [ClientIP].
+// It is not c.RealIP, which before echo 4.16.3 believes what clients say by default;
+// behind proxies the key wanted is [ClientIP].
 func Peer() Key { return ofRequest(nethttpflow.Peer()) }
 
 // PeerPrefix is [Peer] with other lengths of prefix; see [nethttpflow.PeerPrefix].
@@ -25,10 +25,10 @@ func PeerPrefix(v4, v6 int) Key { return ofRequest(nethttpflow.PeerPrefix(v4, v6
 // ClientIP is the key "ip" of a server behind proxies, whose word is believed as t
 // says; see [nethttpflow.ClientIP].
 //
-// It does not ask c.RealIP, whose default lets a client have as many keys as it
-// likes: until Echo.IPExtractor is set, that is the leftmost address of
-// X-Forwarded-For, or else X-Real-IP, from anyone, which is what the client wrote,
-// even where it is no address. IPExtractor does not touch this key. One such as
+// It does not ask c.RealIP. Until Echo.IPExtractor is set, that is the connection's
+// peer from echo 4.16.3 on; before, it is the leftmost address of X-Forwarded-For, or
+// else X-Real-IP, from anyone, which is what the client wrote, even where it is no
+// address: so a client has as many keys as it likes. IPExtractor does not touch this key. One such as
 // echo.ExtractIPFromXFFHeader, which trusts loopback and private addresses too
 // unless it is told not to, can still lend its answer, with an IPv6 client counted
 // by each of its addresses:
