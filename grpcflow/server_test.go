@@ -7,10 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"runtime"
-	"slices"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,7 +22,6 @@ import (
 	"google.golang.org/grpc/reflection"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
 // both is the two interceptors on one limiter, with others further out.
@@ -69,174 +64,30 @@ func TestStreamHoldsItsSlotUntilItsHandlerReturns(t *testing.T) {
 	})
 }
 
-// A client opens 20 streams at once against a limit of 1 and keeps them open.
-func TestOneOfTwentyStreamsIsOpenAtATime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := limiter(t, core.Rule{Name: "one", Limit: core.InFlight{N: 1}})
-		var running, peak, ran int32
-		conn := backend{server: both(l, grpcflow.Options{})}.start(t, service{stream: func(ss grpc.ServerStream) error {
-			peak = max(peak, atomic.AddInt32(&running, 1))
-			defer atomic.AddInt32(&running, -1)
-			ran++
-			time.Sleep(time.Second)
-			return nil
-		}})
-		for round := range 3 {
-			var passed, refused int
-			var streams []grpc.ClientStream
-			for range 20 {
-				streams = append(streams, open(t, t.Context(), conn))
-			}
-			for _, cs := range streams {
-				switch err := cs.RecvMsg(new(text)); {
-				case err == io.EOF:
-					passed++
-				case status.Code(err) == codes.ResourceExhausted:
-					refused++
-				default:
-					t.Error(err)
-				}
-			}
-			if passed != 1 || refused != 19 {
-				t.Errorf("round %d: %d passed, %d refused; want 1 and 19", round, passed, refused)
-			}
-		}
-		if peak != 1 || ran != 3 {
-			t.Errorf("%d at a time, %d in all; want 1 and 3", peak, ran)
-		}
-	})
-}
-
-// Many real goroutines on real time: what a handler sees is what the rule says.
-func TestInFlightHoldsUnderLoad(t *testing.T) {
-	const limit = 3
-	l := limiter(t, core.Rule{Name: "few", Limit: core.InFlight{N: limit}})
-	var running atomic.Int64
-	enter := func() error {
-		defer running.Add(-1)
-		if n := running.Add(1); n > limit {
-			t.Errorf("%d in flight, the limit is %d", n, limit)
-		}
-		runtime.Gosched()
+// Who stands outside gets the very panic, as without the interceptors.
+func TestAPanicGoesOnUnchanged(t *testing.T) {
+	l := limiter(t, core.Rule{Name: "one", Limit: core.InFlight{N: 1}})
+	value := errors.New("this very one")
+	recovered := func(call func()) (got any) {
+		defer func() { got = recover() }()
+		call()
 		return nil
 	}
-	conn := backend{server: both(l, grpcflow.Options{})}.start(t, service{
-		unary:  func(context.Context, *text) error { return enter() },
-		stream: func(grpc.ServerStream) error { return enter() },
-	})
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			for range 50 {
-				if a := call(t.Context(), conn); a.err != nil && status.Code(a.err) != codes.ResourceExhausted {
-					t.Error(a.err)
-				}
-				if err := open(t, t.Context(), conn).RecvMsg(new(text)); err != io.EOF && status.Code(err) != codes.ResourceExhausted {
-					t.Error(err)
-				}
-			}
-		})
+	unary := grpcflow.UnaryServerInterceptor(l, grpcflow.Options{})
+	if got := recovered(func() {
+		unary(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: unaryMethod}, func(context.Context, any) (any, error) { panic(value) })
+	}); got != value {
+		t.Errorf("unary: recovered %v", got)
 	}
-	wg.Wait()
-	if s := stat(l); s.InFlight != 0 || s.Admitted+s.Refused[core.ReasonInFlight] != 8*50*2 {
+	stream := grpcflow.StreamServerInterceptor(l, grpcflow.Options{})
+	if got := recovered(func() {
+		stream(nil, within{nil, t.Context()}, &grpc.StreamServerInfo{FullMethod: streamMethod}, func(any, grpc.ServerStream) error { panic(value) })
+	}); got != value {
+		t.Errorf("stream: recovered %v", got)
+	}
+	if s := stat(l); s.Admitted != 2 || s.Failed != 2 || s.InFlight != 0 {
 		t.Errorf("%+v", s)
 	}
-}
-
-// Whatever way a handler ends, its slot comes back, and its end goes on as it was.
-func TestSlotComesBackWhenAHandlerPanicsOrExits(t *testing.T) {
-	var recovered atomic.Value
-	recovery := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (_ any, err error) {
-		defer func() {
-			if p := recover(); p != nil {
-				recovered.Store(p)
-				err = status.Error(codes.Internal, "panic")
-			}
-		}()
-		return next(ctx, req)
-	}
-	recoveryStream := func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
-		defer func() {
-			if p := recover(); p != nil {
-				recovered.Store(p)
-				err = status.Error(codes.Internal, "panic")
-			}
-		}()
-		return next(srv, ss)
-	}
-	for name, tt := range map[string]struct {
-		end  func()
-		code codes.Code
-		want any
-	}{
-		"panic": {func() { panic("oops") }, codes.Internal, "oops"},
-		// grpc-go never answers a call whose goroutine is gone.
-		"Goexit": {runtime.Goexit, codes.DeadlineExceeded, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l := limiter(t, core.Rule{Name: "one", Limit: core.InFlight{N: 1}})
-				conn := backend{server: []grpc.ServerOption{
-					grpc.ChainUnaryInterceptor(recovery, grpcflow.UnaryServerInterceptor(l, grpcflow.Options{})),
-					grpc.ChainStreamInterceptor(recoveryStream, grpcflow.StreamServerInterceptor(l, grpcflow.Options{})),
-				}}.start(t, service{
-					unary:  func(context.Context, *text) error { tt.end(); return nil },
-					stream: func(grpc.ServerStream) error { tt.end(); return nil },
-				})
-				for range 2 { // the second has the slot of the first
-					recovered = atomic.Value{}
-					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-					defer cancel()
-					if a := call(ctx, conn); status.Code(a.err) != tt.code || recovered.Load() != tt.want {
-						t.Errorf("unary: %v, recovered %v; want %v, %v", a.err, recovered.Load(), tt.code, tt.want)
-					}
-					recovered = atomic.Value{}
-					ctx, cancel = context.WithTimeout(t.Context(), time.Second)
-					defer cancel()
-					if err := open(t, ctx, conn).RecvMsg(new(text)); status.Code(err) != tt.code || recovered.Load() != tt.want {
-						t.Errorf("stream: %v, recovered %v; want %v, %v", err, recovered.Load(), tt.code, tt.want)
-					}
-				}
-				if s := stat(l); s.InFlight != 0 || s.Failed != 4 || s.Admitted != 4 {
-					t.Errorf("%+v; want none in flight, 4 admitted, 4 failed", s)
-				}
-			})
-		})
-	}
-}
-
-// A client that goes away does not end the handler that works for it: its slot is
-// taken until the work is done, else the limit would not hold.
-func TestSlotIsHeldWhenTheClientHasGone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := limiter(t, core.Rule{Name: "one", Limit: core.InFlight{N: 1}})
-		deaf := func() error { time.Sleep(10 * time.Second); return nil }
-		conn := backend{server: both(l, grpcflow.Options{})}.start(t, service{
-			unary:  func(context.Context, *text) error { return deaf() },
-			stream: func(grpc.ServerStream) error { return deaf() },
-		})
-		for kind, ask := range map[string]func(context.Context) error{
-			"unary":  func(ctx context.Context) error { return call(ctx, conn).err },
-			"stream": func(ctx context.Context) error { return open(t, ctx, conn).RecvMsg(new(text)) },
-		} {
-			begin := time.Now()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			if err := ask(ctx); status.Code(err) != codes.DeadlineExceeded {
-				t.Errorf("%s: %v", kind, err)
-			}
-			cancel()
-			time.Sleep(9*time.Second - 1 - time.Since(begin) + time.Second)
-			synctest.Wait()
-			if s := stat(l); s.InFlight != 1 {
-				t.Errorf("%s: %v after the begin: the slot is free though the handler runs", kind, time.Since(begin))
-			}
-			time.Sleep(time.Nanosecond)
-			synctest.Wait()
-			if s := stat(l); s.InFlight != 0 {
-				t.Errorf("%s: %v after the begin: the slot is not back", kind, time.Since(begin))
-			}
-		}
-	})
 }
 
 // An orchestrator that cannot ask for health restarts the server that is merely
@@ -407,14 +258,32 @@ func TestContextThatIsDoneIsNoRefusal(t *testing.T) {
 	})
 }
 
+// Keys, cost and priority are made of what the call is: the context that interceptors
+// further out have made, and the request, which a stream has not yet.
 func TestRequestIsMadeFromOptions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t,
-			core.Rule{Name: "unary", On: "Unary", By: "tenant", Limit: core.Rate{N: 7, Per: time.Hour}},
+			core.Rule{Name: "unary", On: "Unary", By: "tenant", Limit: core.Rate{N: 7, Per: time.Hour}, Reserve: core.Reserve{Critical: 5}},
 			core.Rule{Name: "stream", On: "Stream", Limit: core.Rate{N: 2, Per: time.Hour}},
 			core.Rule{Name: "raw", On: "/test.Test/*", Limit: core.InFlight{N: 0}},
 		)
 		type tenant struct{}
+		value := func(ctx context.Context, method string, req any) string {
+			switch req := req.(type) {
+			case *text:
+				if s, ok := ctx.Value(tenant{}).(string); !ok {
+					t.Errorf("%s: the context has no tenant: %v", method, s)
+				}
+				return req.Value
+			case nil:
+				if method != streamMethod {
+					t.Errorf("%s has no request", method)
+				}
+			default:
+				t.Errorf("%s: request %T", method, req)
+			}
+			return ""
+		}
 		authenticate := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 			md, _ := metadata.FromIncomingContext(ctx)
 			return next(context.WithValue(ctx, tenant{}, md.Get("authorization")[0]), req)
@@ -425,18 +294,12 @@ func TestRequestIsMadeFromOptions(t *testing.T) {
 				return s
 			}}},
 			Resource: func(_ context.Context, method string) string { return method[len("/test.Test/"):] },
-			Cost: func(_ context.Context, method string, req any) int {
-				switch req := req.(type) {
-				case *text:
-					return len(req.Value) // "hello"
-				case nil:
-					if method != streamMethod {
-						t.Errorf("%s has no request", method)
-					}
-				default:
-					t.Errorf("%s: request %T", method, req)
+			Cost:     func(ctx context.Context, method string, req any) int { return len(value(ctx, method, req)) }, // "hello"
+			Priority: func(ctx context.Context, method string, req any) core.Priority {
+				if value(ctx, method, req) == "hello" {
+					return core.Critical // its rule keeps 5 for these
 				}
-				return 0
+				return core.Default
 			},
 		}, authenticate)}.start(t, service{})
 
@@ -520,54 +383,5 @@ func TestLimitsUnderServeHTTP(t *testing.T) {
 		if got := a.trailer.Get(pushback); len(got) != 1 {
 			t.Errorf("%s: pushback %q", kind, got)
 		}
-	}
-}
-
-// What Priority says of a call reaches the rules, which keep units for the more
-// important ones.
-func TestPriorityReachesTheRules(t *testing.T) {
-	rule := core.Rule{Name: "r", Limit: core.Rate{N: 3, Per: time.Hour}, Reserve: core.Reserve{Default: 1, Critical: 1}}
-	priority := func(ctx context.Context, method string, req any) core.Priority {
-		if method == streamMethod {
-			if req != nil {
-				t.Errorf("the request of a stream is %v", req)
-			}
-			return core.Sheddable
-		}
-		if v := metadata.ValueFromIncomingContext(ctx, "who"); v[0] != req.(*text).Value {
-			t.Errorf("the request is %v of %v", req, v)
-		}
-		if req.(*text).Value == "operator" {
-			return core.Critical
-		}
-		return core.Default
-	}
-	const passes, refused = codes.OK, codes.ResourceExhausted
-	for name, tt := range map[string]struct {
-		priority func(context.Context, string, any) core.Priority
-		want     []codes.Code
-	}{
-		"as it says":                 {priority, []codes.Code{passes, refused, passes, refused, passes, refused}},
-		"none: all are as important": {nil, []codes.Code{passes, passes, refused, refused, refused, refused}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				conn := backend{server: both(limiter(t, rule), grpcflow.Options{Priority: tt.priority})}.start(t, service{})
-				var got []codes.Code
-				for _, who := range []string{"stream", "stream", "customer", "customer", "operator", "operator"} {
-					var err error
-					if who != "stream" {
-						ctx := metadata.AppendToOutgoingContext(t.Context(), "who", who)
-						err = conn.Invoke(ctx, unaryMethod, wrapperspb.String(who), new(text))
-					} else if err = open(t, t.Context(), conn).RecvMsg(new(text)); err == io.EOF {
-						err = nil
-					}
-					got = append(got, status.Code(err))
-				}
-				if !slices.Equal(got, tt.want) {
-					t.Errorf("%v, want %v", got, tt.want)
-				}
-			})
-		})
 	}
 }

@@ -4,15 +4,14 @@ import (
 	"context"
 	"io"
 	"slices"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/exactflow/exactflow/core"
+	"github.com/exactflow/exactflow/flowtest"
 	"github.com/exactflow/exactflow/grpcflow"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -121,151 +120,42 @@ func TestAWaitingCallEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// A deadline that comes before the wait can end refuses at once, while the
-// client still has the time to do something else.
-func TestAWaitThatCannotEndBeforeTheDeadlineIsRefusedAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := limiter(t, core.Rule{Name: "r", Limit: core.Rate{N: 1, Per: time.Minute}, Queue: core.Queue{Len: 9, Wait: time.Hour}})
-		conn := backend{server: both(l, grpcflow.Options{})}.start(t, service{})
-		for kind, ask := range asks(t, conn) {
-			if err := ask(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			for _, c := range []struct {
-				within, takes time.Duration
-				want          codes.Code
-			}{{59 * time.Second, 0, codes.ResourceExhausted}, {61 * time.Second, 60 * time.Second, codes.OK}} {
-				begin := time.Now()
-				ctx, cancel := context.WithTimeout(t.Context(), c.within)
-				defer cancel()
-				err := ask(ctx)
-				if took := time.Since(begin); status.Code(err) != c.want || took != c.takes {
-					t.Errorf("%s within %v: %v after %v, want %v after %v", kind, c.within, err, took, c.want, c.takes)
-				}
-			}
-			time.Sleep(time.Minute)
-		}
-		if s := stat(l); s.Refused[core.ReasonQueueTimeout] != 2 || s.Canceled != 0 {
-			t.Errorf("%+v", s)
-		}
-	})
-}
-
-// A stream waits before its handler runs, and then holds its slot as any other.
-func TestAStreamThatHasWaitedHoldsItsSlot(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := limiter(t, core.Rule{Name: "one", Limit: core.InFlight{N: 1}, Queue: core.Queue{Len: 2, Wait: time.Hour}})
-		conn := backend{server: both(l, grpcflow.Options{})}.start(t, service{
-			unary: func(context.Context, *text) error { time.Sleep(3 * time.Second); return nil },
-			stream: func(ss grpc.ServerStream) error {
-				if err := ss.SendMsg(new(text)); err != nil {
-					return err
-				}
-				time.Sleep(time.Minute)
-				return nil
-			},
-		})
-		begin := time.Now()
-		after := func(what string, err, want error, took time.Duration) {
-			t.Helper()
-			if since := time.Since(begin); err != want || since != took {
-				t.Errorf("%s: %v after %v, want %v after %v", what, err, since, want, took)
-			}
-		}
-		var wg sync.WaitGroup
-		wg.Go(func() { after("the call before", call(t.Context(), conn).err, nil, 3*time.Second) })
-		synctest.Wait()
-		stream := open(t, t.Context(), conn)
-		synctest.Wait()
-		wg.Go(func() { after("the call behind", call(t.Context(), conn).err, nil, 66*time.Second) })
-
-		after("the first message", stream.RecvMsg(new(text)), nil, 3*time.Second)
-		time.Sleep(time.Minute - 1)
-		synctest.Wait()
-		if s := stat(l); s.InFlight != 1 || s.Waiting != 1 {
-			t.Errorf("just before the stream ends: %+v", s)
-		}
-		after("the stream", stream.RecvMsg(new(text)), io.EOF, 63*time.Second)
-		wg.Wait()
-	})
-}
-
-// A call that fits, but not before those who wait, and that another rule does not
-// let wait, is refused by the rule where they wait.
-func TestWhoWouldFitButMayNotWaitIsToldThatOthersDo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := limiter(t,
-			core.Rule{Name: "service", Limit: core.InFlight{N: 2}, Queue: core.Queue{Len: 1, Wait: time.Hour}},
-			core.Rule{Name: "streams", On: streamMethod, Limit: core.Rate{N: 1, Per: time.Minute}})
-		o := grpcflow.Options{Cost: func(_ context.Context, method string, _ any) int {
-			if method == unaryMethod {
-				return 2
-			}
-			return 1
-		}}
-		conn := backend{server: both(l, o)}.start(t, service{stream: func(grpc.ServerStream) error { time.Sleep(time.Second); return nil }})
-		var wg sync.WaitGroup
-		for _, kind := range []string{"stream", "unary"} {
-			wg.Go(func() {
-				if err := asks(t, conn)[kind](t.Context()); err != nil {
-					t.Error(err)
+// What a queue refuses is told by reason and in words, and paced where the wait is
+// known: what is never for the call says so.
+func TestWhatIsRefusedIsToldInWords(t *testing.T) {
+	for _, tt := range []struct {
+		why      core.Reason
+		after    time.Duration
+		reason   string
+		message  string
+		pushback []string
+	}{
+		{core.ReasonNever, 0, "REQUEST_EXCEEDS_LIMIT", "request exceeds the limit: flowtest", []string{"-1"}},
+		{core.ReasonInFlight, 0, "CONCURRENCY_LIMIT_EXCEEDED", "concurrency limit exceeded: flowtest", nil},
+		{core.ReasonRate, time.Minute, "RATE_LIMIT_EXCEEDED", "rate limit exceeded: flowtest", []string{"60000"}},
+		{core.ReasonKeys, 0, "KEY_LIMIT_EXCEEDED", "too many clients at once: flowtest", nil},
+		{core.ReasonQueued, 0, "QUEUED", "others wait already: flowtest", nil},
+		{core.ReasonQueueFull, 0, "QUEUE_FULL", "too many wait already: flowtest", nil},
+		{core.ReasonQueueFull, time.Minute, "QUEUE_FULL", "too many wait already: flowtest", []string{"60000"}},
+		{core.ReasonQueueTimeout, 0, "QUEUE_TIMEOUT", "wait too long: flowtest", nil},
+		{core.ReasonQueueTimeout, time.Minute, "QUEUE_TIMEOUT", "wait too long: flowtest", []string{"60000"}},
+	} {
+		t.Run(tt.why.String()+" "+tt.after.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				conn := backend{server: both(flowtest.Refusing(t, tt.why, tt.after), grpcflow.Options{})}.start(t, service{})
+				cs := open(t, t.Context(), conn)
+				stream := answer{err: cs.RecvMsg(new(text)), trailer: cs.Trailer()}
+				for kind, a := range map[string]answer{"unary": call(t.Context(), conn), "stream": stream} {
+					st := status.Convert(a.err)
+					if st.Code() != codes.ResourceExhausted || st.Message() != tt.message || !slices.Equal(a.trailer.Get(pushback), tt.pushback) {
+						t.Errorf("%s: %v, pushback %q; want %q, %q", kind, a.err, a.trailer.Get(pushback), tt.message, tt.pushback)
+					}
+					info, _ := st.Details()[0].(*errdetails.ErrorInfo)
+					if info.GetReason() != tt.reason {
+						t.Errorf("%s: reason %q, want %q", kind, info.GetReason(), tt.reason)
+					}
 				}
 			})
-			synctest.Wait()
-		}
-		cs := open(t, t.Context(), conn)
-		err := cs.RecvMsg(new(text))
-		if status.Code(err) != codes.ResourceExhausted || !strings.HasSuffix(err.Error(), "others wait already: service") || len(cs.Trailer().Get(pushback)) != 0 {
-			t.Errorf("%v, trailer %v", err, cs.Trailer())
-		}
-		wg.Wait()
-	})
-}
-
-// A server that is stopped gracefully answers all who wait, each in its turn or
-// when its time is over, and is done when the last of them is. The bubble sees to
-// it that no goroutine is left.
-func TestAGracefulStopEndsWithTheLastWhoWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := limiter(t, core.Rule{Name: "one", Limit: core.InFlight{N: 1}, Queue: core.Queue{Len: 9, Wait: 10 * time.Second}})
-		var server *grpc.Server
-		work := func() error { time.Sleep(4 * time.Second); return nil }
-		conn := backend{server: both(l, grpcflow.Options{}), also: func(s *grpc.Server) { server = s }}.start(t, service{
-			unary:  func(context.Context, *text) error { return work() },
-			stream: func(grpc.ServerStream) error { return work() },
 		})
-		var wg sync.WaitGroup
-		var passed, refused atomic.Int32
-		for _, ask := range asks(t, conn) {
-			for range 5 {
-				wg.Go(func() {
-					switch err := ask(t.Context()); status.Code(err) {
-					case codes.OK:
-						passed.Add(1)
-					case codes.ResourceExhausted:
-						refused.Add(1)
-					default:
-						t.Error(err)
-					}
-				})
-			}
-		}
-		time.Sleep(time.Second)
-		if n := stat(l).Waiting; n != 9 {
-			t.Fatalf("%d wait", n)
-		}
-		begin := time.Now()
-		server.GracefulStop()
-		// The third begins after 8 s and ends after 12, of which one is over.
-		if took := time.Since(begin); took != 11*time.Second {
-			t.Errorf("it took %v", took)
-		}
-		wg.Wait()
-		if passed.Load() != 3 || refused.Load() != 7 {
-			t.Errorf("%d passed, %d refused; want 3 and 7", passed.Load(), refused.Load())
-		}
-		if s := stat(l); s.Waiting != 0 || s.InFlight != 0 || s.Canceled != 0 {
-			t.Errorf("%+v", s)
-		}
-	})
+	}
 }
