@@ -40,6 +40,15 @@
 //	}
 //	defer permit.Release()
 //
+// # Between the decision and the release
+//
+// Who runs may have more to say than that it is done: [Permit.Fail], which counts as
+// failed, and by which a [Rate] can charge what fails, or what succeeds, alone: see
+// [Charge]; [Permit.Settle], where the cost was not known on entry; [Permit.Ready],
+// the end of a set-up, for limits on that alone; [Permit.Detach], where work goes on
+// after whoever is going to release has returned. [WithPermit] carries a permit there.
+// [Limiter.Peek] asks before all that, and takes nothing.
+//
 // # What it promises
 //
 //   - Never above. What a [Rate], a [Pace] or a [WarmUp] admits in any stretch
@@ -56,7 +65,7 @@
 //   - Bounded. Memory is bounded by the rules, whatever keys and resources clients
 //     invent; and no bound forgives a key that has units in its window.
 //
-// They are about rules that enforce; one with Shadow counts what it would have
+// They are about units that nobody gives back later, and about rules that enforce; one with Shadow counts what it would have
 // refused, among the requests that all others admit.
 //
 // # What it costs

@@ -231,3 +231,83 @@ func ExamplePermit_Quota() {
 	// Output:
 	// client: 7 of 10 left, more in 1m0s
 }
+
+// Five wrong passwords, and the account has to wait. Right ones count for nothing, and
+// no more than five are tried at once.
+func ExampleCharge() {
+	limiter, err := core.New(core.Rule{Name: "wrong-passwords", By: "account",
+		Limit: core.Rate{N: 5, Per: 15 * time.Minute, Charge: core.ChargeFailed}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	login := func(account, password string) string {
+		permit, ok := limiter.Try(core.Request{Keys: []core.Key{{By: "account", Value: account}}})
+		if !ok {
+			return permit.Refusal().RetryAfter.Round(time.Minute).String()
+		}
+		defer permit.Release()
+		if password != "right" {
+			permit.Fail()
+			return "wrong"
+		}
+		return "welcome"
+	}
+	for range 3 {
+		fmt.Print(login("ann", "right"), " ")
+	}
+	for range 6 {
+		fmt.Print(login("ann", "guess"), " ")
+	}
+	// Output: welcome welcome welcome wrong wrong wrong wrong wrong 15m0s
+}
+
+// A request that may use up to 1000 tokens, and tells in the end how many it did.
+func ExamplePermit_Settle() {
+	limiter, err := core.New(core.Rule{Name: "tokens", Limit: core.Rate{N: 1500, Per: time.Minute}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	permit, _ := limiter.Try(core.Request{Cost: 1000})
+	defer permit.Release()
+
+	_, ok := limiter.Peek(core.Request{Cost: 1000})
+	fmt.Println("room for another:", ok)
+	permit.Settle(120)
+	seen, ok := limiter.Peek(core.Request{Cost: 1000})
+	fmt.Println("room for another:", ok, "of", seen.Quota().Remaining)
+	// Output:
+	// room for another: false
+	// room for another: true of 1380
+}
+
+// Ten connections, but one handshake at a time; and the connection outlives the
+// function that accepts it.
+func ExamplePermit_Detach() {
+	limiter, err := core.New(
+		core.Rule{Name: "handshakes", Limit: core.InFlight{N: 1, SetUp: true}},
+		core.Rule{Name: "connections", Limit: core.InFlight{N: 10}},
+	)
+	if err != nil {
+		log.Fatal(err)
+	}
+	var open []core.Permit
+	accept := func() {
+		permit, ok := limiter.Try(core.Request{})
+		if !ok {
+			fmt.Println("refused by", permit.Refusal().Rule)
+			return
+		}
+		defer permit.Release() // of no effect after Detach
+		permit.Ready()         // the handshake is over
+		open = append(open, permit.Detach())
+	}
+	for range 11 {
+		accept()
+	}
+	open[0].Release()
+	accept()
+	fmt.Println(limiter.Stats()[1].InFlight, "are open")
+	// Output:
+	// refused by connections
+	// 10 are open
+}
