@@ -238,7 +238,7 @@ func ExampleCharge() {
 	limiter, err := core.New(core.Rule{Name: "wrong-passwords", By: "account",
 		Limit: core.Rate{N: 5, Per: 15 * time.Minute, Charge: core.ChargeFailed}})
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	login := func(account, password string) string {
 		permit, ok := limiter.Try(core.Request{Keys: []core.Key{{By: "account", Value: account}}})
@@ -265,7 +265,7 @@ func ExampleCharge() {
 func ExamplePermit_Settle() {
 	limiter, err := core.New(core.Rule{Name: "tokens", Limit: core.Rate{N: 1500, Per: time.Minute}})
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	permit, _ := limiter.Try(core.Request{Cost: 1000})
 	defer permit.Release()
@@ -288,7 +288,7 @@ func ExamplePermit_Detach() {
 		core.Rule{Name: "connections", Limit: core.InFlight{N: 10}},
 	)
 	if err != nil {
-		log.Fatal(err)
+		panic(err)
 	}
 	var open []core.Permit
 	accept := func() {
