@@ -46,10 +46,50 @@
 // [runtime.Goexit], which go on unchanged and count as failed. The
 // ResponseWriter is not wrapped: WebSockets, server-sent events and sendfile
 // work as without the middleware. So a status is not seen either; a handler that
-// answers 500 and returns has not failed here. Inside [http.TimeoutHandler], not
-// around it, the permit is held as long as the handler really runs. A handler
-// that hijacks its connection, leaves it to another goroutine and returns has
-// given its permit back.
+// answers 500 and returns has not failed here, unless it says so; see below.
+//
+// # Long-lived requests
+//
+// A WebSocket holds its slot while it is open, and a stream of events until its
+// client has gone, if that is how long their handlers run. With Options.Carry a
+// handler can say more, by the permit in its request's context. One that hijacks its
+// connection, leaves it to a goroutine and returns has given its slot back, unless it
+// detaches the permit:
+//
+//	func chat(w http.ResponseWriter, r *http.Request) {
+//		conn, buffered, err := http.NewResponseController(w).Hijack()
+//		if err != nil {
+//			return
+//		}
+//		permit := core.PermitFrom(r.Context()).Detach()
+//		go func() {
+//			defer permit.Release()
+//			defer conn.Close()
+//			if greet(conn, buffered) == nil {
+//				permit.Ready() // gives back what limits with SetUp hold
+//				talk(conn, buffered)
+//			}
+//		}()
+//	}
+//
+// Rules say what is held for how long: here core.InFlight{N: 20, SetUp: true} until the
+// handshake is over, core.InFlight{N: 1000} until the connection is closed. Fail says
+// that a password was wrong, to a rate with core.ChargeFailed, and Settle what a
+// request cost that was admitted for a guess. Of limiters behind each other it is the
+// permit of the innermost with Carry, and those of the others are not touched.
+//
+// # Timeouts
+//
+// Let the limiter stand inside [http.TimeoutHandler]: there it holds the slot as long
+// as the handler really runs, past the timeout too, and what a request waits is a part
+// of its timeout. Outside, the slot is back at the timeout and the next request runs
+// beside the first, whose outcome, though it panics, nobody hears of; there a handler
+// can hold its own slot:
+//
+//	defer core.PermitFrom(r.Context()).Detach().Release()
+//
+// What lives long has no place inside a TimeoutHandler, whose ResponseWriter can
+// neither hijack nor flush.
 //
 // # Who the client is
 //
