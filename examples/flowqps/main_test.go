@@ -136,7 +136,7 @@ func TestWrongFlagsAreToldWhatWouldBeRight(t *testing.T) {
 		"-goroutines 0":                 "-goroutines is 0; want 1 or more",
 		"-for 999ms":                    "-for is 999ms; want 1s or more",
 		"-hold -1s":                     "-hold is -1s; want 0 or more",
-		"-via http":                     `-via is "http"; want one of core, nethttp, gin, echo, grpc`,
+		"-via http":                     `-via is "http"; want one of core, nethttp, gin, echo, echo5, grpc`,
 		"-limiter none":                 `-limiter is "none"; want one of exactflow, xtime`,
 		"-limiter xtime -inflight 3":    "-limiter xtime knows no limit for calls in flight",
 		"-burst 3":                      "flag provided but not defined: -burst",

@@ -9,7 +9,9 @@ import (
 
 	"github.com/gin-gonic/gin"
 	"github.com/labstack/echo/v4"
+	echo5 "github.com/labstack/echo/v5"
 
+	"github.com/exactflow/exactflow/echo5flow"
 	"github.com/exactflow/exactflow/echoflow"
 	"github.com/exactflow/exactflow/ginflow"
 	"github.com/exactflow/exactflow/nethttpflow"
@@ -60,6 +62,27 @@ func (g guard) echo(l *load) http.Handler {
 		})
 	}
 	e.GET("/", func(c echo.Context) error {
+		l.work(witnessOf(c.Request().Context()))
+		return c.NoContent(http.StatusOK)
+	})
+	return e
+}
+
+func (g guard) echo5(l *load) http.Handler {
+	e := echo5.New()
+	if g.flow != nil {
+		e.Use(echo5flow.Middleware(g.flow, echo5flow.Options{}))
+	} else {
+		e.Use(func(next echo5.HandlerFunc) echo5.HandlerFunc {
+			return func(c *echo5.Context) error {
+				if !g.xtime.Allow() {
+					return echo5.ErrTooManyRequests
+				}
+				return next(c)
+			}
+		})
+	}
+	e.GET("/", func(c *echo5.Context) error {
 		l.work(witnessOf(c.Request().Context()))
 		return c.NoContent(http.StatusOK)
 	})

@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	vias     = []string{"core", "nethttp", "gin", "echo", "grpc"}
+	vias     = []string{"core", "nethttp", "gin", "echo", "echo5", "grpc"}
 	limiters = []string{"exactflow", "xtime"}
 )
 
@@ -56,6 +56,8 @@ func connect(c config, l *load) (ask asker, hangUp func(), err error) {
 		ask, hangUp = overHTTP(ln, g.gin(l), l)
 	case "echo":
 		ask, hangUp = overHTTP(ln, g.echo(l), l)
+	case "echo5":
+		ask, hangUp = overHTTP(ln, g.echo5(l), l)
 	case "grpc":
 		ask, hangUp, err = overGRPC(ln, g.grpc(l))
 	default:
