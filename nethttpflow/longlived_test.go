@@ -27,7 +27,10 @@ var carry = nethttpflow.Options{Carry: true}
 func TestWhoHijacksAndReturnsHoldsWhatItDetaches(t *testing.T) {
 	for _, detach := range []bool{false, true} {
 		t.Run(fmt.Sprintf("detach %v", detach), func(t *testing.T) {
-			l := limiter(t, core.Rule{Name: "open", Limit: core.InFlight{N: 1}})
+			l := limiter(t,
+				core.Rule{Name: "handshakes", Limit: core.InFlight{N: 1, SetUp: true}},
+				core.Rule{Name: "open", Limit: core.InFlight{N: 1}},
+			)
 			closed := make(chan struct{}, 9)
 			site := watch(t, nethttpflow.Middleware(l, carry)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				conn, buffered, err := http.NewResponseController(w).Hijack()
@@ -40,6 +43,7 @@ func TestWhoHijacksAndReturnsHoldsWhatItDetaches(t *testing.T) {
 					permit = core.PermitFrom(r.Context()).Detach()
 				}
 				go func() {
+					permit.Ready()
 					io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
 					io.Copy(conn, buffered)
 					conn.Close()
@@ -53,8 +57,9 @@ func TestWhoHijacksAndReturnsHoldsWhatItDetaches(t *testing.T) {
 				second, held = http.StatusServiceUnavailable, 1
 			}
 			first := site.upgrade(t)
-			if n := stat(t, l, "open").InFlight; first.StatusCode != http.StatusSwitchingProtocols || n != held {
-				t.Fatalf("%s, and %d in flight when its handler has returned; want 101 and %d", first.Status, n, held)
+			h, o := stat(t, l, "handshakes").InFlight, stat(t, l, "open").InFlight
+			if first.StatusCode != http.StatusSwitchingProtocols || h != 0 || o != held {
+				t.Fatalf("%s, %d handshakes, %d open when its handler has returned; want 101, 0, %d", first.Status, h, o, held)
 			}
 			if res := site.upgrade(t); res.StatusCode != second {
 				t.Fatalf("another while it is open: %s; want %d", res.Status, second)
