@@ -70,7 +70,7 @@ func TestAUnitThatWasPardonedIsNotGivenBack(t *testing.T) {
 				if err := l.Forget("r"); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				q := hold(t, l, core.Request{Cost: n})
 				if p.Settle(0); true {
 					refused(t, l, core.Request{})
@@ -82,12 +82,12 @@ func TestAUnitThatWasPardonedIsNotGivenBack(t *testing.T) {
 				if err := l.Forget("r"); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				q = hold(t, l, core.Request{Cost: n})
 				rule.Limit = core.Rate{N: n, Per: time.Nanosecond}
 				replace(t, l, rule)
 				rule.Limit = core.Rate{N: n, Per: time.Hour}
-				time.Sleep(2)
+				time.Sleep(2 * time.Nanosecond)
 				replace(t, l, rule)
 				hold(t, l, core.Request{Cost: n})
 				if !q.Settle(0) {
@@ -212,7 +212,7 @@ func TestAPaceGivesBackWhileNobodyHasPassed(t *testing.T) {
 		}
 		time.Sleep(one - 1)
 		refused(t, l, core.Request{})
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		p = hold(t, l, core.Request{})
 
 		p2 := func() core.Permit { time.Sleep(time.Hour); return hold(t, l, core.Request{Cost: 20}) }()

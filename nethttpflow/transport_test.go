@@ -517,7 +517,7 @@ func TestEachHopOfARedirectIsACall(t *testing.T) {
 						w.WriteHeader(307)
 						w.Write(make([]byte, 100_000)) // more than the client reads before it closes
 					case "/2":
-						http.Redirect(w, r, "/3", 302)
+						http.Redirect(w, r, "/3", http.StatusFound)
 					default:
 						io.WriteString(w, "here")
 					}
