@@ -263,7 +263,7 @@ func (f fault) handler(l *core.Limiter, o Options, next http.Handler) http.Handl
 			for _, s := range l.Stats() {
 				if s.Shadowed > 0 {
 					p.Release()
-					http.Error(w, "a shadow", 429)
+					http.Error(w, "a shadow", http.StatusTooManyRequests)
 					return
 				}
 			}

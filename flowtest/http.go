@@ -7,7 +7,9 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"runtime"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -38,9 +40,25 @@ type HTTP struct {
 // handler and its connection.
 func RunHTTP(t *testing.T, h HTTP) {
 	t.Run("HTTP1", func(t *testing.T) { Run(t, h.adapter(http1)) })
-	t.Run("HTTP2", func(t *testing.T) { Run(t, h.adapter(http2)) })
+	t.Run("HTTP2", func(t *testing.T) {
+		for _, p := range promises() {
+			t.Run(p.name, func(t *testing.T) { p.put(t, h.adapter(http2), h) })
+			drainPools()
+		}
+	})
 	for _, p := range httpPromises() {
 		t.Run(p.name, func(t *testing.T) { p.put(t, Adapter{}, h) })
+	}
+}
+
+// drainPools lets nothing of a bubble into the next, or into what is no bubble: the
+// HTTP/2 server of the first releases of Go 1.25 keeps channels in a pool that all
+// servers share, and a bubble's channel panics elsewhere. What lies in a pool is gone
+// after two collections.
+func drainPools() {
+	if strings.HasPrefix(runtime.Version(), "go1.25") {
+		runtime.GC()
+		runtime.GC()
 	}
 }
 
