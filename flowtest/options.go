@@ -1,7 +1,6 @@
 package flowtest
 
 import (
-	"context"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -64,6 +63,9 @@ func keysAreApart(x *exam) {
 }
 
 func routesAreApart(x *exam) {
+	if r := x.adapter.Resources; r[0] == "" || r[1] == "" || r[0] == r[1] {
+		x.Fatalf("Adapter.Resources are %q; want those of two routes", r)
+	}
 	for closed := range 2 {
 		l := x.limiter(core.Rule{Name: "closed", On: x.adapter.Resources[closed], Limit: core.InFlight{N: 0}})
 		var ran atomic.Int32
@@ -161,7 +163,7 @@ func shadowRefusesNobody(x *exam) {
 		core.Rule{Name: "trial", Limit: core.Rate{N: 1, Per: time.Hour}, Shadow: true},
 		core.Rule{Name: "real", Limit: core.Rate{N: 3, Per: time.Hour}})
 	var ran atomic.Int32
-	s := x.serve(l, Options{}, func(ctx context.Context, h Header) Outcome { return returns(OK, &ran)(ctx, h) })
+	s := x.serve(l, Options{}, returns(OK, &ran))
 	for i := range 3 {
 		x.want("call "+strconv.Itoa(i)+", beyond a shadow rule's limit", x.call(s, Call{}), OK)
 	}
