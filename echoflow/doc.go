@@ -45,6 +45,34 @@
 // Where rules have a [core.Queue], a request waits before its handler runs; what
 // package nethttpflow says of those who wait holds here too.
 //
+// # Long-lived requests
+//
+// A WebSocket and a stream of events hold their slots as long as their handlers run.
+// With Options.Carry a handler can say more, by the permit in its request's context:
+//
+//	e.POST("/login", func(c echo.Context) error {
+//		if !right(c.Request()) {
+//			core.PermitFrom(c.Request().Context()).Fail() // for a rate with core.ChargeFailed
+//			return c.NoContent(http.StatusUnauthorized)
+//		}
+//		return c.NoContent(http.StatusOK)
+//	}, limited)
+//
+// Package nethttpflow shows the others: Detach, without which one that hijacks its
+// connection and returns has given its slot back; Ready, which ends the set-up; and
+// Settle. A goroutine that goes on takes the permit and the connection with it, and
+// leaves the echo.Context, which echo uses again.
+//
+// # Timeouts
+//
+// Let the limiter stand inside [http.TimeoutHandler], which is then around the Echo:
+// there it holds the slot as long as the handler really runs, past the timeout too.
+// ContextTimeout of echo's middlewares ends no handler: on either side of it the slot
+// is held as long as the handler runs. Inside either, what a request waits is a part
+// of its timeout.
+// Echo's deprecated Timeout is a TimeoutHandler further in: let the limiter stand
+// inside it, too, since outside the slot is back while the handler still runs.
+//
 // # Who the client is
 //
 // By default a client is the peer of its connection, [Peer]. Behind proxies use

@@ -26,8 +26,7 @@
 //
 // A permit is held until the later handlers have returned. A panic or
 // [runtime.Goexit] goes on unchanged and counts as failed, as does a status of
-// 500 or above. Register it after gin.Recovery; gin-contrib/timeout and its like
-// belong before it, because they return while the handler still runs.
+// 500 or above. Register it after gin.Recovery.
 //
 // A refused request is aborted before anything else happens, so that no later
 // handler runs, whatever a Refuse hook does; its [core.Refusal] is put into
@@ -38,6 +37,31 @@
 //
 // Where rules have a [core.Queue], a request waits before the later handlers run;
 // what package nethttpflow says of those who wait holds here too.
+//
+// # Long-lived requests
+//
+// A WebSocket and a stream of events hold their slots as long as their handlers run.
+// With Options.Carry a handler can say more, by the permit in its request's context:
+//
+//	router.POST("/login", limited, func(c *gin.Context) {
+//		if !right(c.Request) {
+//			core.PermitFrom(c.Request.Context()).Fail() // for a rate with core.ChargeFailed
+//			c.Status(http.StatusUnauthorized)
+//		}
+//	})
+//
+// Package nethttpflow shows the others: Detach, without which one that hijacks its
+// connection and returns has given its slot back; Ready, which ends the set-up; and
+// Settle. A goroutine that goes on takes the permit and the connection with it, and
+// leaves the gin.Context, which gin uses again.
+//
+// # Timeouts
+//
+// Let the limiter stand inside [http.TimeoutHandler], which is then around the engine:
+// there it holds the slot as long as the handlers really run, past the timeout too,
+// and what a request waits is a part of its timeout. gin-contrib/timeout should be
+// registered before it; since v1.2.1, which waits until the handlers have returned,
+// the slot is held on either side.
 //
 // # Who the client is
 //
