@@ -57,7 +57,7 @@ type Handler func(ctx context.Context, h Header) Outcome
 
 // Options are those of the adapter, with functions of the call's header for those
 // of the framework's request; see [Lift]. The zero value must become the zero value
-// of the adapter's own.
+// of the adapter's own. One that lacks an option does not pass.
 type Options struct {
 	Keys     []Key
 	Resource func(Header) string
