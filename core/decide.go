@@ -529,8 +529,8 @@ func (s *step) settle(r *Request, now int64) {
 			s.entry.settle(b)
 		}
 	}
-	if s.role == watches {
-		s.seat = false // who only looks takes no place
+	if s.role == watches || s.role == counts && b.holds && b.n == 0 {
+		s.seat = false // who only looks takes no place, nor does a charge of nothing
 	}
 }
 

@@ -185,12 +185,12 @@ func (g *grant) raise(n int) (ok, done bool) {
 		}
 	}()
 	b, now := l.rules(), l.now() // no book comes in while a stripe is locked
-	var few [few]step
-	steps := few[:0]
+	var space [few]step
+	steps := space[:0]
 	seats := false
 	for i := range g.steps {
 		s := step{how: how{way: pass}, at: now}
-		if was := &g.steps[i]; was.counted() && !g.over(was) {
+		if was := &g.steps[i]; g.missing(was, n) > 0 && !g.over(was) {
 			s = was.anew(b, g.level, now)
 		}
 		switch {
@@ -213,13 +213,22 @@ func (g *grant) raise(n int) (ok, done bool) {
 		return false, false
 	}
 	for i := range steps {
-		if s := &steps[i]; s.way != pass {
-			g.steps[i].entry = s.raise(g.n, n, now)
-			g.steps[i].raised = true
+		if s, was := &steps[i], &g.steps[i]; s.way != pass {
+			s.raise(g.missing(was, n), now)
+			was.entry, was.raised = s.entry, true
 		}
 	}
 	g.more, g.again = n, now
 	return true, true
+}
+
+// missing is how much more the step takes if n units are added: as far as the limit of
+// its decision can tell, by which it brings back.
+func (g *grant) missing(s *step, n int) int {
+	if !s.counted() {
+		return 0
+	}
+	return s.units(sum(g.n, n)) - s.units(g.n)
 }
 
 // anew is the step as another decision for the same key would have it, by the book b:
@@ -248,7 +257,8 @@ func (s *step) anew(b *book, level int, now int64) step {
 	return t
 }
 
-// newcomer finds out how a step whose entry was forgotten is counted; see settle.
+// newcomer finds out how a step whose entry was forgotten, because it held nothing, is
+// counted; see settle.
 func (s *step) newcomer(now int64) {
 	c, key, hash := s.clause, s.entry.key, s.entry.hash
 	switch s.entry = s.shard.find(hash, key); {
@@ -270,20 +280,21 @@ func (s *step) newcomer(now int64) {
 	}
 }
 
-// raise counts n more units, of a request that took some before, and is where.
-func (s *step) raise(before, n int, now int64) *entry {
+// raise counts n more units.
+func (s *step) raise(n int, now int64) {
 	if s.way == fresh {
 		s.shard.insert(s.clause, s.entry, now)
 	}
-	n = s.units(sum(before, n)) - s.units(before)
 	if s.bound.owes {
 		s.shard.held += n
 	}
-	if s.role == counts {
-		s.entry.meter.(charger).charge(now, n)
-		s.tell(s.left(now, 0))
-	} else {
+	if s.role != counts {
 		s.tell(s.entry.meter.take(now, n, s.kept))
+		return
 	}
-	return s.entry
+	if !s.bound.holds {
+		n = min(n, s.bound.n)
+	}
+	s.entry.meter.(charger).charge(now, n)
+	s.tell(s.left(now, 0))
 }

@@ -459,6 +459,48 @@ func TestWhoGivesBackGivesUpThePlaceInTime(t *testing.T) {
 	})
 }
 
+// What is only counted is settled too: as far as the limit of its decision can tell, and
+// whatever the limit is by then, all that it held comes back.
+func TestWhatIsOnlyCountedIsSettled(t *testing.T) {
+	rule := func(limit core.Limit) core.Rule {
+		return core.Rule{Name: "r", On: "read", Count: "write", By: "k", MaxKeys: 1, Limit: limit}
+	}
+	write := core.Request{On: "write", Keys: []core.Key{{By: "k", Value: "a"}}, Cost: 2}
+	read := core.Request{On: "read", Keys: write.Keys}
+	for _, limits := range [][2]core.Limit{
+		{core.InFlight{N: 3}, core.InFlight{N: 3}},
+		{core.InFlight{N: 3}, core.InFlight{N: 5}},
+		{core.InFlight{N: 3}, core.InFlight{N: 1}},
+		{core.InFlight{N: 0}, core.InFlight{N: 5}},
+		{core.Rate{N: 3, Per: time.Hour}, core.Rate{N: 3, Per: time.Hour}},
+		{core.Rate{N: 3, Per: time.Hour}, core.Rate{N: 5, Per: time.Hour}},
+		{core.Rate{N: 5, Per: time.Hour}, core.Rate{N: 1, Per: time.Hour}},
+		{core.Rate{N: 5, Per: time.Hour}, core.Rate{N: 0, Per: time.Hour}},
+	} {
+		for _, to := range []int{0, 1, 5, 9} {
+			l := limiterOf(t, rule(limits[0]))
+			p := hold(t, l, write)
+			replace(t, l, rule(limits[1]))
+			hold(t, l, core.Request{On: "write", Keys: []core.Key{{By: "k", Value: "b"}}}).Release()
+			if !p.Settle(to) {
+				t.Errorf("%v, then %v: what is only counted cannot be settled at %d", limits[0], limits[1], to)
+			}
+			if _, ok := l.Peek(read); to > 5 && limits[0] == limits[1] && ok {
+				t.Errorf("%v: room for a read beside %d", limits[0], to)
+			}
+			p.Release()
+			if s := statOf(t, l, "r"); s.InFlight != 0 {
+				t.Errorf("%v, then %v, settled at %d: %d in flight at the end", limits[0], limits[1], to, s.InFlight)
+			}
+			if _, inFlight := limits[0].(core.InFlight); inFlight {
+				if _, ok := l.Peek(read); !ok {
+					t.Errorf("%v, then %v, settled at %d: no room for a read at the end", limits[0], limits[1], to)
+				}
+			}
+		}
+	}
+}
+
 // Work that goes on after the handler has returned keeps its slot.
 func TestADetachedPermitOutlivesItsHandler(t *testing.T) {
 	l := limiterOf(t, core.Rule{Name: "r", Limit: core.InFlight{N: 1}})
