@@ -113,7 +113,9 @@ func serveTapped() {
 	bufio.NewReader(os.Stdin).ReadByte() // until the parent is done, or gone
 }
 
-type server struct{ testpb.UnimplementedTestServiceServer }
+type server struct {
+	testpb.UnimplementedTestServiceServer
+}
 
 func (server) EmptyCall(ctx context.Context, _ *testpb.Empty) (*testpb.Empty, error) {
 	var u syscall.Rusage
