@@ -45,6 +45,9 @@
 // Where rules have a [core.Queue], a request waits before its handler runs; what
 // package nethttpflow says of those who wait holds here too.
 //
+// Who has echo's own middleware.RateLimiter already can put a limiter behind that:
+// [Store].
+//
 // # Long-lived requests
 //
 // A WebSocket and a stream of events hold their slots as long as their handlers run.
