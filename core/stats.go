@@ -12,7 +12,7 @@ type Stat struct {
 	Failed     uint64            // admitted requests whose outcome was marked failed
 	Overflowed uint64            // decisions about keys beyond MaxKeys
 	Empty      uint64            // decisions about requests that lack a key of the rule's By
-	InFlight   int               // units held now
+	InFlight   int               // units held now; of a rate that charges by outcome, those undecided
 	Waiting    int               // requests that wait now, where they stand
 	Keys       int               // keys in memory now, those that went idle and are not yet forgotten included
 }
