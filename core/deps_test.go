@@ -21,7 +21,7 @@ const module = "github.com/exactflow/exactflow/"
 // own.
 var allowed = map[string]map[string]string{
 	"core":              {},
-	"internal/options":  {},
+	"internal/options":  {module + "core": "which rules a store cannot keep"},
 	"internal/clientip": {},
 	"flowtest": {
 		module + "core": "what is tested",

@@ -28,6 +28,18 @@ func (l *Limiter) Replace(rules ...Rule) error {
 	return l.replace(rules, l.rules())
 }
 
+// Rules is the present rules, in their order, as New and Replace took them; what was 0
+// and means another number, as MaxKeys, is that number. To change them changes nothing.
+func (l *Limiter) Rules() []Rule {
+	b := l.rules()
+	rules := make([]Rule, len(b.clauses))
+	for i, c := range b.clauses {
+		rules[i] = c.rule
+		rules[i].For = maps.Clone(c.rule.For)
+	}
+	return rules
+}
+
 // replace compiles, and changes the books in one decision over all stripes: its
 // instant lies between those of the decisions by the old book and those by the
 // new.

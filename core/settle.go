@@ -17,10 +17,10 @@ func (p Permit) Detach() Permit {
 }
 
 // Holds reports that something is held until Release, or is to be decided on: units of
-// an [InFlight], or of a rate that charges by outcome. It speaks for permits that were
-// not released. Where nobody is told when a request ends, such a permit must not be
-// taken for an admission.
-func (p Permit) Holds() bool { return p.admitted() && p.grant.owes }
+// an [InFlight], or of a rate that charges by outcome, by a rule that enforces. Where
+// nobody is told when a request ends, such a permit must not be taken for an admission.
+// It must not be called beside Release or later.
+func (p Permit) Holds() bool { return p.admitted() && p.grant.holds() }
 
 // Ready says that the request has been set up: what limits with [InFlight].SetUp hold
 // for it is given back. The first call counts, before Release.
@@ -61,6 +61,15 @@ func (g *grant) detach(turn uint64) bool {
 			return true
 		}
 	}
+}
+
+func (g *grant) holds() bool {
+	for i := range g.steps {
+		if s := &g.steps[i]; s.bound.owes && s.counted() && !s.shadow && !g.over(s) {
+			return true
+		}
+	}
+	return false
 }
 
 func (g *grant) beReady(turn uint64) {

@@ -700,3 +700,24 @@ func TestPeekTakesNothing(t *testing.T) {
 		}
 	})
 }
+
+// The rules can be read, as they are in force, and are not changed by who reads them.
+func TestTheRulesInForceAreTold(t *testing.T) {
+	l := limiterOf(t,
+		core.Rule{Name: "a", By: "k", Limit: core.Rate{N: 1, Per: time.Second}, For: map[string]core.Limit{"x": core.Unlimited{}}},
+		core.Rule{Name: "b", Limit: core.InFlight{N: 2}},
+	)
+	got := l.Rules()
+	if len(got) != 2 || got[0].Name != "a" || got[1].Limit != (core.InFlight{N: 2}) || got[0].MaxKeys != 1<<20 {
+		t.Fatalf("%+v", got)
+	}
+	got[0].For["y"], got[1].Limit = core.Unlimited{}, core.InFlight{}
+	if again := l.Rules(); len(again[0].For) != 1 || again[1].Limit != (core.InFlight{N: 2}) {
+		t.Errorf("%+v: who reads the rules has changed them", again)
+	}
+	replace(t, l, l.Rules()...) // they are good as they are
+	replace(t, l)
+	if n := len(l.Rules()); n != 0 {
+		t.Errorf("%d rules after all were taken away", n)
+	}
+}

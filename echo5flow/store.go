@@ -19,7 +19,8 @@ import (
 // What is lost that way, against [Middleware]:
 //
 //   - The end of the request, which nobody tells. So rules that hold units until then,
-//     in flight or to charge them by outcome, cannot be kept: a request that meets one
+//     in flight or to charge them by outcome, cannot be kept: NewStore panics for them,
+//     unless they are Shadow, and a request that meets one that has come in by Replace
 //     is refused, with an error that says so.
 //   - The answer: a refused request gets what echo's DenyHandler says, by default a
 //     429 without a problem document, even where the service as a whole is full; and
@@ -51,14 +52,15 @@ type StoreOptions struct {
 	Legacy  nethttpflow.Legacy  // see nethttpflow.Answer
 }
 
-// NewStore panics if l is nil, for a By that no rule can name, and if Headers or
-// Legacy is none of the constants.
+// NewStore panics if l is nil, for a By that no rule can name, for a rule that holds
+// units until a request ends, and if Headers or Legacy is none of the constants.
 func NewStore(l *core.Limiter, o StoreOptions) Store {
 	if l == nil {
 		panic("echo5flow: the limiter is nil")
 	}
 	o.By = cmp.Or(o.By, "ip")
 	options.By("echo5flow", "StoreOptions", o.By)
+	options.Held("echo5flow", "Store", "Middleware", l)
 	options.Constant("echo5flow", "Headers", o.Headers, nethttpflow.HeadersNever)
 	options.Constant("echo5flow", "Legacy", o.Legacy, nethttpflow.LegacyDraft06)
 	return Store{l, o, routes{new(nethttpflow.Resources)}, nethttpflow.Answer{Headers: o.Headers, Legacy: o.Legacy}}
@@ -96,6 +98,7 @@ func done(p core.Permit, ok bool) (bool, error) {
 	}
 	defer p.Release()
 	if p.Holds() {
+		p.Settle(0)
 		return false, errHeld
 	}
 	return true, nil

@@ -3,6 +3,7 @@ package echo5flow_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -101,23 +102,39 @@ func TestTheStoreTellsRulesWhoAsks(t *testing.T) {
 	}
 }
 
-// Nobody tells a store that a request is over. So it admits nothing that a rule holds
-// until then: a limit that silently is none would be worse. It keeps nothing either.
+// Nobody tells it that a request is over. So it is not made for rules that hold units until then,
+// and admits nothing where one comes in later: a limit that silently is none would be
+// worse. What it refuses so has spent nothing. A rule in shadow refuses nobody here either.
 func TestTheStoreAdmitsNothingThatIsHeld(t *testing.T) {
 	for name, limit := range map[string]core.Limit{
 		"in flight":  core.InFlight{N: 1},
 		"by outcome": core.Rate{N: 1, Per: time.Hour, Charge: core.ChargeFailed},
 	} {
-		l := limiter(t, core.Rule{Name: "r", Limit: limit})
-		for range 2 {
-			ok, err := echo5flow.NewStore(l, echo5flow.StoreOptions{}).Allow("192.0.2.7")
-			if ok || err == nil || errors.Is(err, core.ErrRefused) || !strings.HasPrefix(err.Error(), "echo5flow: a rule holds units") {
-				t.Errorf("%s: allowed %v, %v; want an error that tells that the rule is not for a store", name, ok, err)
+		rate := core.Rule{Name: "rate", Limit: core.Rate{N: 3, Per: time.Hour}}
+		l := limiter(t, rate, core.Rule{Name: "held", Limit: limit, Shadow: true})
+		made := echo5flow.NewStore(l, echo5flow.StoreOptions{})
+		if _, err := made.Allow("192.0.2.7"); err != nil {
+			t.Errorf("%s, in shadow: %v", name, err)
+		}
+		if err := l.Replace(rate, core.Rule{Name: "held", Limit: limit}); err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			if _, err := made.Allow("192.0.2.7"); err == nil || !strings.HasPrefix(err.Error(), "echo5flow: a rule holds units") {
+				t.Errorf("%s: %v; want an error that tells that the rule is not for a Store", name, err)
 			}
 		}
-		if s := stat(t, l, "r"); s.InFlight != 0 {
-			t.Errorf("%s: %d in flight", name, s.InFlight)
+		if q, ok := l.Peek(core.Request{}); !ok || q.Quota().Rule != "rate" || q.Quota().Remaining != 2 {
+			t.Errorf("%s: %v, %+v; want all left but the one admitted in shadow", name, ok, q.Quota())
 		}
+		func() {
+			defer func() {
+				if told := fmt.Sprint(recover()); !strings.HasPrefix(told, `echo5flow: rule "held" holds units`) {
+					t.Errorf("%s: made with such a rule: %s", name, told)
+				}
+			}()
+			_ = echo5flow.NewStore(l, echo5flow.StoreOptions{})
+		}()
 	}
 }
 

@@ -16,7 +16,8 @@ import (
 // What is lost that way, against [Middleware]:
 //
 //   - The end of the request, which nobody tells. So rules that hold units until then,
-//     in flight or to charge them by outcome, cannot be kept: a request that meets one
+//     in flight or to charge them by outcome, cannot be kept: NewStore panics for them,
+//     unless they are Shadow, and a request that meets one that has come in by Replace
 //     is refused, with an error that says so.
 //   - The answer, with all that it tells of the wait: a refused request gets what
 //     echo's DenyHandler says, by default a bare 429, even where the service as a
@@ -46,13 +47,15 @@ type StoreOptions struct {
 	On string // the resource of all requests; "" is seen by rules for all alone
 }
 
-// NewStore panics if l is nil, and for a By that no rule can name.
+// NewStore panics if l is nil, for a By that no rule can name, and for a rule that
+// holds units until a request ends.
 func NewStore(l *core.Limiter, o StoreOptions) Store {
 	if l == nil {
 		panic("echoflow: the limiter is nil")
 	}
 	o.By = cmp.Or(o.By, "ip")
 	options.By("echoflow", "StoreOptions", o.By)
+	options.Held("echoflow", "Store", "Middleware", l)
 	return Store{l, o}
 }
 
@@ -65,6 +68,7 @@ func (s Store) Allow(identifier string) (bool, error) {
 	}
 	defer permit.Release()
 	if permit.Holds() {
+		permit.Settle(0)
 		return false, errHeld
 	}
 	return true, nil

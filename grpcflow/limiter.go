@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/exactflow/exactflow/core"
+	"github.com/exactflow/exactflow/internal/options"
 	"google.golang.org/grpc"
 )
 
@@ -14,7 +15,8 @@ import (
 // [UnaryServerInterceptor] and [StreamServerInterceptor]:
 //
 //   - The end of the call, which nobody tells. So rules that hold units until then, in
-//     flight or to charge them by outcome, cannot be kept: a call that meets one is
+//     flight or to charge them by outcome, cannot be kept: NewLimiter panics for them,
+//     unless they are Shadow, and a call that meets one that has come in by Replace is
 //     refused, with an error that says so.
 //   - The error. The middleware answers ResourceExhausted with a text of its own,
 //     which ends with that of ours, and without details: it names the rule and the
@@ -28,14 +30,20 @@ import (
 // Limit the method that is called, and inside of a handler it takes the handler's.
 type Limiter struct{ gate *gate }
 
-// NewLimiter panics for a nil limiter, and for keys that cannot work.
+// NewLimiter panics for a nil limiter, for keys that cannot work, and for a rule that
+// holds units until a call ends.
 func NewLimiter(l *core.Limiter, o Options) Limiter {
-	return Limiter{newGate(l, o, Peer())}
+	g := newGate(l, o, Peer())
+	options.Held("grpcflow", "Limiter", "the interceptors", l)
+	return Limiter{g}
 }
 
 // Limit asks for the call of a server whose context it is. The error is a
 // [core.Refusal], or that of the context, or tells that the rules are not for a Limiter.
 func (l Limiter) Limit(ctx context.Context) error {
+	if l.gate == nil {
+		panic("grpcflow: the Limiter was not made by NewLimiter")
+	}
 	method, _ := grpc.Method(ctx)
 	if l.gate.o.Skip(ctx, method) {
 		return nil
@@ -47,6 +55,7 @@ func (l Limiter) Limit(ctx context.Context) error {
 	}
 	defer permit.Release()
 	if permit.Holds() {
+		permit.Settle(0)
 		return errHeld
 	}
 	return err

@@ -2,7 +2,7 @@ package grpcflow_test
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -72,22 +72,38 @@ func TestALimiterOfOneMethodHoldsRates(t *testing.T) {
 	})
 }
 
-// It is not told when a call is over. So it admits nothing that a rule holds until then,
-// and keeps nothing either.
+// Nobody tells it that a call is over. So it is not made for rules that hold units until then,
+// and admits nothing where one comes in later: a limit that silently is none would be
+// worse. What it refuses so has spent nothing. A rule in shadow refuses nobody here either.
 func TestALimiterOfOneMethodAdmitsNothingThatIsHeld(t *testing.T) {
 	for name, limit := range map[string]core.Limit{
 		"in flight":  core.InFlight{N: 1},
 		"by outcome": core.Rate{N: 1, Per: time.Hour, Charge: core.ChargeFailed},
 	} {
-		l := limiter(t, core.Rule{Name: "one", Limit: limit})
-		for range 2 {
-			err := grpcflow.NewLimiter(l, grpcflow.Options{}).Limit(t.Context())
-			if err == nil || errors.Is(err, core.ErrRefused) || !strings.HasPrefix(err.Error(), "grpcflow: a rule holds units") {
+		rate := core.Rule{Name: "rate", Limit: core.Rate{N: 3, Per: time.Hour}}
+		l := limiter(t, rate, core.Rule{Name: "held", Limit: limit, Shadow: true})
+		made := grpcflow.NewLimiter(l, grpcflow.Options{})
+		if err := made.Limit(t.Context()); err != nil {
+			t.Errorf("%s, in shadow: %v", name, err)
+		}
+		if err := l.Replace(rate, core.Rule{Name: "held", Limit: limit}); err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			if err := made.Limit(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "grpcflow: a rule holds units") {
 				t.Errorf("%s: %v; want an error that tells that the rule is not for a Limiter", name, err)
 			}
 		}
-		if s := stat(l); s.InFlight != 0 {
-			t.Errorf("%s: %+v", name, s)
+		if q, ok := l.Peek(core.Request{}); !ok || q.Quota().Rule != "rate" || q.Quota().Remaining != 2 {
+			t.Errorf("%s: %v, %+v; want all left but the one admitted in shadow", name, ok, q.Quota())
 		}
+		func() {
+			defer func() {
+				if told := fmt.Sprint(recover()); !strings.HasPrefix(told, `grpcflow: rule "held" holds units`) {
+					t.Errorf("%s: made with such a rule: %s", name, told)
+				}
+			}()
+			_ = grpcflow.NewLimiter(l, grpcflow.Options{})
+		}()
 	}
 }

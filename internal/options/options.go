@@ -5,6 +5,8 @@ package options
 import (
 	"fmt"
 	"strings"
+
+	"github.com/exactflow/exactflow/core"
 )
 
 // Keys panics, in the name of package who, for keys that cannot work: a rule
@@ -40,5 +42,23 @@ func By(who, key, by string) {
 func Constant[T ~uint8](who, field string, v, last T) {
 	if v > last {
 		panic(fmt.Sprintf("%s: Options.%s is %d, which is none of the constants", who, field, v))
+	}
+}
+
+// Held panics, in the name of package who, if a rule of l holds units until the end of
+// a request, of which what is not told; instead of it is what is.
+func Held(who, what, instead string, l *core.Limiter) {
+	for _, r := range l.Rules() {
+		limits := []core.Limit{r.Limit}
+		for _, limit := range r.For {
+			limits = append(limits, limit)
+		}
+		for _, limit := range limits {
+			_, inFlight := limit.(core.InFlight)
+			rate, _ := limit.(core.Rate)
+			if !r.Shadow && (inFlight || rate.Charge != core.ChargeAll) {
+				panic(fmt.Sprintf("%s: rule %q holds units until a request ends (%v), which a %s is not told; want rules without InFlight, and rates with ChargeAll, or %s", who, r.Name, limit, what, instead))
+			}
+		}
 	}
 }
