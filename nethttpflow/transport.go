@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/exactflow/exactflow/core"
@@ -26,6 +28,9 @@ type TransportOptions struct {
 
 	// Resource, if given, says what rules see as the resource, instead of method
 	// and host. Return names of your own making, "GET /orders/{id}", not raw paths.
+	// Without it, a method that is none of RFC 9110's nor PATCH is _OTHER, though the
+	// program itself has chosen it: a rule On "PROPFIND dav.example.com" is for no
+	// call, unless this returns that.
 	Resource func(*http.Request) string
 
 	// Cost, if given, is how many units the call takes; 0 means 1.
@@ -51,14 +56,16 @@ type TransportOptions struct {
 	// limiter: so all of them come to it at one instant, and its rules, a core.Pace
 	// with a queue for instance, say who is let on, and how fast. Those that the
 	// limiter has admitted when the host asks, and that are not under way yet, give
-	// back what they have taken, as Permit.Settle(0) does, wait too, and ask again. A
-	// call whose context would end before it may go, or that is held back beyond
-	// HoldBack since it was first, fails at once with a HeldBack.
+	// back what they have taken, as Permit.Settle(0) does, wait too, and ask again; so
+	// Stat.Admitted counts them once more. A call whose context would end before it may
+	// go, or that is held back beyond HoldBack since it was first, fails at once with a
+	// HeldBack.
 	//
 	// A host is what the key of Host tells, so calls with other credentials or to
 	// other paths of it wait too; where that is wrong, make a transport for each.
 	// Up to 65536 hosts are held back at once. Of further ones some that would be
-	// called again soon are called at once, and will ask again.
+	// called again soon are called at once, and will ask again. One with a name above
+	// 260 bytes, which DNS cannot have, is never held back.
 	HoldBack time.Duration
 }
 
@@ -93,20 +100,31 @@ func called(r *http.Request) string {
 // Transport makes calls of an [http.Client] ask l first, and go out by next only if
 // it admits; a next of nil is [http.DefaultTransport]. Each RoundTrip is a call, so
 // each hop of a redirect is one, while what next repeats below, as net/http does where
-// an idle connection turns out to be closed, is a part of the same.
+// an idle connection turns out to be closed, is a part of the same. Rules see it as
+// "GET api.example.com", but PROPFIND, and all else that is none of RFC 9110's
+// methods nor PATCH, as "_OTHER api.example.com"; see TransportOptions.Resource.
 //
 //	client := &http.Client{Transport: nethttpflow.Transport(nil, limiter, nethttpflow.TransportOptions{})}
 //
 // The permit is held until the response's body has been read to its end or to an
-// error, or closed, whichever is first; until the response, if that has no body; until
-// next returns an error, panics or calls [runtime.Goexit], which go on unchanged. A
-// body that can be written to, that of 101 Switching Protocols, stays one, and
-// holds the permit until it is closed. Somebody who neither reads a body to its end
-// nor closes it keeps the permit, for ever, as he keeps the connection.
+// error, or closed, or the request's context has ended, its deadline or the client's
+// Timeout too, whichever is first; until the response, if that has no body; until
+// next returns an error, panics or calls [runtime.Goexit], which go on unchanged.
+// Somebody who neither reads a body to its end nor closes it, with a context that
+// never ends, keeps the permit for ever, as he keeps the connection.
+//
+// A body that can be written to, that of 101 Switching Protocols, stays one, and
+// holds the permit until it is closed. The context's end means nothing there: who
+// opens a WebSocket often has it for the handshake alone. Close it, but some cannot:
+// [net/http/httputil.ReverseProxy] drops a 101 that is not the upgrade asked for, or
+// that it may not hijack the client's connection for, as inside [http.TimeoutHandler].
+// Of one that nobody has any more the garbage collector gives the permit back, as it
+// closes the connection, which may take minutes.
 //
 // A status of 500 or above counts as failed, and so does an error from next or from
-// reading the body, a deadline too, but not one after the request's context was
-// canceled: whoever did that is not interested.
+// reading the body, or a deadline that passes before the body's end; but not what
+// comes after the body was closed or the request's context canceled: whoever did that
+// is not interested.
 //
 // The error of a call that a rule refuses is a [core.Refusal], for which
 // errors.As and errors.Is with [core.ErrRefused] look through what http.Client and
@@ -150,20 +168,12 @@ type transport struct {
 }
 
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if t.o.Skip != nil && t.o.Skip(r) {
-		return t.next.RoundTrip(r)
-	}
-	host := called(r)
-	permit, err := t.ask(r, host)
-	if err != nil {
-		if r.Body != nil {
+	var permit core.Permit                  // harmless until there is one
+	sent, failed, over := false, true, true // a panic or Goexit, of an option too, which goes on
+	defer func() {
+		if !sent && r.Body != nil {
 			r.Body.Close()
 		}
-		return nil, err
-	}
-
-	failed, over := true, true // a panic or Goexit, which goes on
-	defer func() {
 		if failed {
 			permit.Fail()
 		}
@@ -171,6 +181,16 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			permit.Release()
 		}
 	}()
+	if t.o.Skip != nil && t.o.Skip(r) {
+		sent = true
+		return t.next.RoundTrip(r)
+	}
+	host := called(r)
+	permit, err := t.ask(r, host)
+	if err != nil {
+		return nil, err
+	}
+	sent = true
 	res, err := t.next.RoundTrip(r)
 	if err != nil || res == nil {
 		failed = !canceled(r.Context())
@@ -181,13 +201,10 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if bodiless(r, res) {
 		return res, nil
 	}
-	b := body{res.Body, permit, r.Context()}
-	if w, ok := res.Body.(io.Writer); ok {
-		res.Body = &duplex{b, w}
-	} else {
-		res.Body = &b
+	if failed {
+		permit.Fail() // now: the body may end at once
 	}
-	over = false
+	res.Body, over = hold(res.Body, permit, r.Context()), false
 	return res, nil
 }
 
@@ -258,37 +275,90 @@ func bodiless(r *http.Request, res *http.Response) bool {
 	return res.ContentLength == 0 && res.ProtoMajor >= 2
 }
 
+// hold is the body of a response with the permit, which ends with it.
+func hold(of io.ReadCloser, permit core.Permit, ctx context.Context) io.ReadCloser {
+	if w, ok := of.(io.Writer); ok {
+		d := &duplex{of, w, permit}
+		runtime.AddCleanup(d, core.Permit.Release, permit) // the permit does not lead to d
+		return d
+	}
+	b := &body{ReadCloser: of, permit: permit, ctx: ctx}
+	if ctx.Done() != nil {
+		b.stop = context.AfterFunc(ctx, b.broken)
+	}
+	return b
+}
+
 // A body is a response's body, which holds the permit until its end.
 type body struct {
 	io.ReadCloser
 	permit core.Permit
 	ctx    context.Context
+	stop   func() bool // that the context's end ends it; nil if the context never ends
+	closed atomic.Bool
 }
 
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err != nil {
-		if err != io.EOF && !canceled(b.ctx) {
-			b.permit.Fail()
-		}
+	switch err {
+	case nil:
+		return n, nil
+	case io.EOF:
 		b.permit.Release()
+	default:
+		b.broken()
 	}
+	b.unwatched()
 	return n, err
 }
 
 func (b *body) Close() error {
+	b.closed.Store(true) // before who reads it sees an error for that
+	defer b.unwatched()
 	defer b.permit.Release()
 	return b.ReadCloser.Close()
 }
 
-// A duplex is the body of a response after which the connection is used both ways:
-// that nothing more comes does not mean that nothing more is sent.
-type duplex struct {
-	body
-	io.Writer
+// broken ends a body before its end. It may run before stop is set.
+func (b *body) broken() {
+	if !b.closed.Load() && !canceled(b.ctx) {
+		b.permit.Fail()
+	}
+	b.permit.Release()
 }
 
-func (d *duplex) Read(p []byte) (int, error) { return d.ReadCloser.Read(p) }
+// unwatched lets the context forget the body.
+func (b *body) unwatched() {
+	if b.stop != nil {
+		b.stop()
+	}
+}
+
+// A duplex is the body of a response after which the connection is used both ways:
+// that nothing more comes does not mean that nothing more is sent. One that is
+// dropped is collected, and its permit given back; so what uses the connection keeps
+// the duplex until it is done.
+type duplex struct {
+	io.ReadCloser
+	io.Writer
+	permit core.Permit
+}
+
+func (d *duplex) Read(p []byte) (int, error) {
+	defer runtime.KeepAlive(d)
+	return d.ReadCloser.Read(p)
+}
+
+func (d *duplex) Write(p []byte) (int, error) {
+	defer runtime.KeepAlive(d)
+	return d.Writer.Write(p)
+}
+
+func (d *duplex) Close() error {
+	defer runtime.KeepAlive(d)
+	defer d.permit.Release()
+	return d.ReadCloser.Close()
+}
 
 // CloseWrite is what [net/http/httputil.ReverseProxy] calls.
 func (d *duplex) CloseWrite() error {

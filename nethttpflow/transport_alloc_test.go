@@ -3,6 +3,7 @@
 package nethttpflow_test
 
 import (
+	"context"
 	"net/http"
 	"testing"
 	"time"
@@ -11,21 +12,25 @@ import (
 	"github.com/exactflow/exactflow/nethttpflow"
 )
 
-// The body that holds the permit is all that a call allocates.
+// The body that holds the permit is all that a call allocates, and what makes the
+// context tell it of its end, if that comes.
 func TestACallAllocatesItsBodyOnly(t *testing.T) {
 	for name, most := range map[string]struct {
 		body   bool
 		target string
+		ends   bool
 		most   float64
 	}{
-		"with a body":     {true, "https://api.example.com/a", 1},
-		"without":         {false, "https://api.example.com/a", 0},
-		"its own port":    {false, "https://api.example.com:443/a", 0},
-		"another port":    {false, "https://api.example.com:8443/a", 0},
-		"a dot at last":   {false, "https://api.example.com./a", 0},
-		"capitals":        {false, "https://API.example.com/a", 2}, // the key and the resource
-		"an address":      {false, "http://192.0.2.7/a", 0},
-		"an IPv6 address": {false, "http://[2001:db8::1]:8080/a", 0},
+		"with a body":                  {true, "https://api.example.com/a", false, 1},
+		"a context that can end":       {true, "https://api.example.com/a", true, 4},
+		"that can, and without a body": {false, "https://api.example.com/a", true, 0},
+		"without":                      {false, "https://api.example.com/a", false, 0},
+		"its own port":                 {false, "https://api.example.com:443/a", false, 0},
+		"another port":                 {false, "https://api.example.com:8443/a", false, 0},
+		"a dot at last":                {false, "https://api.example.com./a", false, 0},
+		"capitals":                     {false, "https://API.example.com/a", false, 2}, // the key and the resource
+		"an address":                   {false, "http://192.0.2.7/a", false, 0},
+		"an IPv6 address":              {false, "http://[2001:db8::1]:8080/a", false, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := limiter(t,
@@ -39,7 +44,11 @@ func TestACallAllocatesItsBodyOnly(t *testing.T) {
 				}
 				return res, nil
 			}), l, nethttpflow.TransportOptions{HoldBack: time.Minute})
-			r := call(t, "GET", most.target, nil)
+			ctx := context.Background()
+			if most.ends {
+				ctx = t.Context()
+			}
+			r := call(t, "GET", most.target, nil).WithContext(ctx)
 			ask := func() {
 				if res, err := made.RoundTrip(r); err != nil {
 					t.Fatal(err)

@@ -124,8 +124,8 @@ func TestACallHoldsUntilItsBodyEnds(t *testing.T) {
 	}
 }
 
-// A body that nobody closes is the caller's leak, and keeps the slot. If that
-// came to change, our docs would be wrong.
+// With a context that never ends, a body that nobody closes is the caller's leak, and
+// keeps the slot. If that came to change, our docs would be wrong.
 func TestABodyThatNobodyClosesKeepsItsSlot(t *testing.T) {
 	l := limiter(t, one)
 	client := &http.Client{Transport: nethttpflow.Transport(answers(200, text("ok")), l, nethttpflow.TransportOptions{})}
@@ -138,6 +138,107 @@ func TestABodyThatNobodyClosesKeepsItsSlot(t *testing.T) {
 	}
 	if n := stat(t, l, "one").InFlight; n != 1 {
 		t.Errorf("%d in flight", n)
+	}
+}
+
+// Callers forget to close; but when their context has ended, net/http gives the
+// connection up, and so does the slot come back. A deadline has failed, as it does
+// for one who reads.
+func TestABodyThatNobodyClosesHoldsUntilItsContextEnds(t *testing.T) {
+	for name, protocols := range protocols() {
+		for end, failed := range map[string]uint64{"cancel": 0, "deadline": 1, "Client.Timeout": 1} {
+			t.Run(name+" "+end, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					l := limiter(t, one)
+					var served atomic.Int32
+					client := run(t, &http.Server{Protocols: protocols, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+						served.Add(1)
+						defer served.Add(-1)
+						http.NewResponseController(w).Flush()
+						<-r.Context().Done()
+					})})
+					client.Transport = nethttpflow.Transport(client.Transport, l, nethttpflow.TransportOptions{})
+					ctx := context.Background()
+					switch end {
+					case "cancel":
+						canceled, cancel := context.WithCancel(ctx)
+						time.AfterFunc(time.Second, cancel)
+						ctx = canceled
+					case "deadline":
+						timed, cancel := context.WithTimeout(ctx, time.Second)
+						defer cancel()
+						ctx = timed
+					default:
+						client.Timeout = time.Second
+					}
+					if _, err := client.Do(call(t, "GET", "http://in.bubble/", nil).WithContext(ctx)); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(time.Second - 1)
+					if s := stat(t, l, "one"); s.InFlight != 1 || served.Load() != 1 {
+						t.Errorf("before the end: %+v, %d served", s, served.Load())
+					}
+					time.Sleep(1)
+					synctest.Wait()
+					if s := stat(t, l, "one"); s.InFlight != 0 || s.Failed != failed || served.Load() != 0 {
+						t.Errorf("after the end: %+v, %d served", s, served.Load())
+					}
+				})
+			})
+		}
+	}
+}
+
+// An endable is a context that can end, and counts those who want to hear of it.
+type endable struct {
+	context.Context
+	done      chan struct{}
+	now, ever atomic.Int32
+}
+
+func (e *endable) Done() <-chan struct{} { return e.done }
+
+func (e *endable) AfterFunc(func()) func() bool {
+	e.now.Add(1)
+	e.ever.Add(1)
+	return sync.OnceValue(func() bool { e.now.Add(-1); return true })
+}
+
+// A context may live as long as the program: calls that are over leave nothing in it.
+func TestAnEndedBodyIsForgottenByItsContext(t *testing.T) {
+	read := func(b io.ReadCloser) { io.ReadAll(b) }
+	shut := func(b io.ReadCloser) { b.Close() }
+	a, b := net.Pipe()
+	defer b.Close()
+	for _, c := range []struct {
+		name   string
+		status int
+		body   io.ReadCloser
+		end    func(io.ReadCloser)
+		ever   int32
+	}{
+		{"closed", 200, text("ok"), shut, 1},
+		{"read", 200, text("ok"), read, 1},
+		{"read, and closed", 200, text("ok"), func(b io.ReadCloser) { read(b); shut(b) }, 1},
+		{"broken", 200, io.NopCloser(iotest.ErrReader(errors.New("broken"))), read, 1},
+		{"none", 200, http.NoBody, shut, 0},
+		{"switched", 101, a, shut, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ctx := &endable{Context: context.Background(), done: make(chan struct{})}
+			made := nethttpflow.Transport(answers(c.status, c.body), limiter(t, one), nethttpflow.TransportOptions{})
+			res, err := made.RoundTrip(call(t, "GET", "http://h/", nil).WithContext(ctx))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := ctx.now.Load(); n != c.ever {
+				t.Errorf("before the end: watched by %d, want %d", n, c.ever)
+			}
+			c.end(res.Body)
+			if now, ever := ctx.now.Load(), ctx.ever.Load(); now != 0 || ever != c.ever {
+				t.Errorf("after the end: watched by %d, ever %d, want %d", now, ever, c.ever)
+			}
+		})
 	}
 }
 
@@ -234,6 +335,40 @@ func TestAPanicOfTheNextTransportGivesTheSlotBackAndGoesOn(t *testing.T) {
 	wg.Wait()
 	if s := stat(t, l, "one"); returned || s.InFlight != 0 || s.Failed != 2 || s.Admitted != 2 {
 		t.Errorf("returned %v, %+v", returned, s)
+	}
+}
+
+// The functions of the options are not ours. Whoever made the request waits for its
+// body to be closed, whatever becomes of it.
+func TestAPanicOfAnOptionClosesTheRequestsBody(t *testing.T) {
+	for name, o := range map[string]nethttpflow.TransportOptions{
+		"Keys":     {Keys: []nethttpflow.Key{{By: "k", Of: func(*http.Request) string { panic("k") }}}},
+		"Resource": {Resource: func(*http.Request) string { panic("r") }},
+		"Cost":     {Cost: func(*http.Request) int { panic("c") }},
+		"Priority": {Priority: func(*http.Request) core.Priority { panic("p") }},
+		"Skip":     {Skip: func(*http.Request) bool { panic("s") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, body := limiter(t, one), &sent{Reader: strings.NewReader("body")}
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Error("no panic")
+					}
+				}()
+				nethttpflow.Transport(answers(200, text("")), l, o).RoundTrip(call(t, "POST", "http://h/", body))
+			}()
+			if s := stat(t, l, "one"); body.closed.Load() != 1 || s.InFlight != 0 || s.Admitted != 0 {
+				t.Errorf("closed %d times, %+v", body.closed.Load(), s)
+			}
+		})
+	}
+	// One that is passed by is next's to close.
+	body := &sent{Reader: strings.NewReader("body")}
+	o := nethttpflow.TransportOptions{Skip: func(*http.Request) bool { return true }}
+	nethttpflow.Transport(answers(200, text("")), limiter(t), o).RoundTrip(call(t, "POST", "http://h/", body))
+	if body.closed.Load() != 0 {
+		t.Errorf("skipped: closed %d times", body.closed.Load())
 	}
 }
 
@@ -503,6 +638,43 @@ func TestCallsThatAreCanceledAnywhereLeakNothing(t *testing.T) {
 	}
 }
 
+// Streams are ended by closing what another goroutine reads. In HTTP/2 that one sees
+// an error before Close has returned; nothing has failed.
+func TestWhoClosesABodyIsNotInterestedInIt(t *testing.T) {
+	l := limiter(t, one)
+	in, out := io.Pipe()
+	defer out.Close()
+	seen := make(chan struct{})
+	res, err := nethttpflow.Transport(answers(200, shutting{in, seen}), l, nethttpflow.TransportOptions{}).RoundTrip(call(t, "GET", "http://h/", nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if _, err := io.ReadAll(res.Body); err != io.ErrClosedPipe {
+			t.Error(err)
+		}
+		close(seen)
+	})
+	res.Body.Close()
+	wg.Wait()
+	if s := stat(t, l, "one"); s.InFlight != 0 || s.Failed != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A shutting is a body whose Close waits until who reads it has seen that.
+type shutting struct {
+	*io.PipeReader
+	seen chan struct{}
+}
+
+func (s shutting) Close() error {
+	err := s.PipeReader.Close()
+	<-s.seen
+	return err
+}
+
 // One slot is enough for any number of redirects: each hop is a call, which is
 // over before the next begins.
 func TestEachHopOfARedirectIsACall(t *testing.T) {
@@ -653,6 +825,80 @@ func TestASwitchedConnectionHoldsUntilItIsClosed(t *testing.T) {
 	}
 }
 
+// A reverse proxy drops a 101 that it cannot pass on, without closing it. A backend
+// that answers so, or a client that asks for upgrades where the proxy cannot hijack,
+// must not take the slots one by one.
+func TestASwitchedConnectionThatNobodyHasIsGivenBack(t *testing.T) {
+	for name, asked := range map[string]string{"not the upgrade that was asked for": "", "a writer that cannot be hijacked": "talk"} {
+		t.Run(name, func(t *testing.T) {
+			l := limiter(t, core.Rule{Name: "three", Limit: core.InFlight{N: 3}})
+			proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "h"})
+			proxy.ErrorLog = log.New(io.Discard, "", 0)
+			proxy.Transport = nethttpflow.Transport(transport(func(r *http.Request) (*http.Response, error) {
+				here, _ := net.Pipe()
+				res, err := answers(101, here)(r)
+				res.Header.Set("Connection", "Upgrade")
+				res.Header.Set("Upgrade", "talk")
+				return res, err
+			}), l, nethttpflow.TransportOptions{})
+			for range 3 {
+				if res := ask(proxy, "GET", "/", func(r *http.Request) {
+					if asked != "" {
+						r.Header.Set("Connection", "Upgrade")
+						r.Header.Set("Upgrade", asked)
+					}
+				}); res.StatusCode != 502 {
+					t.Fatal(res.Status)
+				}
+			}
+			if n := stat(t, l, "three").Admitted; n != 3 {
+				t.Fatalf("%d admitted", n)
+			}
+			until(t, "the slots are free", func() bool {
+				runtime.GC()
+				return stat(t, l, "three").InFlight == 0
+			})
+		})
+	}
+}
+
+// Who waits for the last that a connection says has no further use for its body,
+// and the connection is in use all the same; and so it is while the body is kept.
+func TestASwitchedConnectionThatIsInUseIsNotGivenBack(t *testing.T) {
+	for name, use := range map[string]func(io.ReadWriteCloser){
+		"reads":  func(b io.ReadWriteCloser) { b.Read(make([]byte, 1)) },
+		"writes": func(b io.ReadWriteCloser) { b.Write(make([]byte, 1)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := limiter(t, one)
+			here, there := net.Pipe()
+			using := make(chan io.ReadWriteCloser, 1)
+			var wg sync.WaitGroup
+			wg.Go(func() { use(<-using) })
+			func() { // so that nobody has the body but who uses it
+				res, err := nethttpflow.Transport(answers(101, here), l, nethttpflow.TransportOptions{}).RoundTrip(call(t, "GET", "http://h/", nil))
+				if err != nil {
+					t.Fatal(err)
+				}
+				using <- res.Body.(io.ReadWriteCloser)
+			}()
+			for range 20 {
+				runtime.GC()
+				time.Sleep(time.Millisecond) // a mistake has time to show
+				if n := stat(t, l, "one").InFlight; n != 1 {
+					t.Fatalf("%d in flight", n)
+				}
+			}
+			there.Close()
+			wg.Wait()
+			until(t, "the slot is free", func() bool {
+				runtime.GC()
+				return stat(t, l, "one").InFlight == 0
+			})
+		})
+	}
+}
+
 // A body that can be written to, but not half closed, says so.
 func TestCloseWriteOfWhatHasNoneIsNotSupported(t *testing.T) {
 	a, b := net.Pipe()
@@ -793,6 +1039,7 @@ func TestTheResourceOfACallIsMethodAndHost(t *testing.T) {
 		{"", "http://api.example.com/orders/8", "GET api.example.com"},
 		{"POST", "https://API.example.com:443/", "POST api.example.com"},
 		{"PURGE", "http://api.example.com:8080/", "_OTHER api.example.com:8080"},
+		{"PROPFIND", "http://api.example.com/", "_OTHER api.example.com"}, // as TransportOptions.Resource tells
 	} {
 		l := limiter(t, core.Rule{Name: "want", On: c.want, Limit: core.InFlight{N: 9}}, core.Rule{Name: "all", By: "host,resource", Limit: core.InFlight{N: 9}})
 		r := call(t, "GET", c.target, nil)
