@@ -196,6 +196,15 @@ func TestAWrongTrustPanicsAtOnce(t *testing.T) {
 		`grpcflow: Trust.Header is ":authority", which cannot be the name of a header`: func() {
 			grpcflow.ClientIP(grpcflow.Trust{Hops: 1, Header: ":authority"})
 		},
+		`grpcflow: Trust.Header is "Client-IP-Bin", whose values are bytes to gRPC; want the one in which your proxies write addresses`: func() {
+			grpcflow.ClientIP(grpcflow.Trust{Hops: 1, Header: "Client-IP-Bin"})
+		},
+		`grpcflow: Trust.Header is "grpc-client-ip", which gRPC keeps to itself; want the one in which your proxies write addresses`: func() {
+			grpcflow.ClientIP(grpcflow.Trust{Hops: 1, Header: "grpc-client-ip"})
+		},
+		`grpcflow: Trust.Header is "Host", which gRPC keeps to itself; want the one in which your proxies write addresses`: func() {
+			grpcflow.ClientIP(grpcflow.Trust{Hops: 1, Header: "Host"})
+		},
 		"grpcflow: ClientIPPrefix(32, 129): want 1 to 32 and 1 to 128 bits": func() {
 			grpcflow.ClientIPPrefix(grpcflow.Trust{}, 32, 129)
 		},

@@ -33,7 +33,7 @@ func ExampleClientIP() {
 		fmt.Println(err)
 		return
 	}
-	trust := nethttpflow.Trust{Proxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+	trust := nethttpflow.Trust{Proxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/28")}}
 	limited := nethttpflow.Middleware(limiter, nethttpflow.Options{Keys: []nethttpflow.Key{nethttpflow.ClientIP(trust)}})
 	handler := limited(http.NotFoundHandler())
 
@@ -253,11 +253,14 @@ func TestAKeyByAddressAllocatesNothing(t *testing.T) {
 
 func TestAWrongTrustPanicsAtOnce(t *testing.T) {
 	for want, build := range map[string]func(){
-		"nethttpflow: Trust.Hops is -1; want the number of your own proxies in a row, at most 64": func() {
+		"nethttpflow: Trust.Hops is -1; want how many addresses your own proxies append, at most 64": func() {
 			nethttpflow.ClientIP(nethttpflow.Trust{Hops: -1})
 		},
 		`nethttpflow: Trust.Header is "X-Real-IP", and nobody is trusted to write it; want Proxies or Hops`: func() {
 			nethttpflow.ClientIP(nethttpflow.Trust{Header: "X-Real-IP"})
+		},
+		"nethttpflow: Trust.Header is Host, which is not among net/http's headers; want the one in which your proxies write addresses": func() {
+			nethttpflow.ClientIP(nethttpflow.Trust{Hops: 1, Header: "host"})
 		},
 		"nethttpflow: ClientIPPrefix(33, 64): want 1 to 32 and 1 to 128 bits": func() {
 			nethttpflow.ClientIPPrefix(nethttpflow.Trust{}, 33, 64)

@@ -97,7 +97,7 @@
 // believed. Behind proxies that is the nearest proxy, for everyone. There say
 // which proxies are yours, with [ClientIP]:
 //
-//	trust := nethttpflow.Trust{Proxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+//	trust := nethttpflow.Trust{Proxies: []netip.Prefix{netip.MustParsePrefix("10.0.3.0/28")}}
 //	options := nethttpflow.Options{Keys: []nethttpflow.Key{nethttpflow.ClientIP(trust)}}
 //
 // A limiter is as good as its key: who can choose his own address has no limit. So
@@ -106,12 +106,15 @@
 // everyone until they are told not to, are no keys; nor is a RemoteAddr into
 // which a middleware further out has written what they say. gin's c.ClientIP and
 // echo's c.RealIP are such functions by default; packages ginflow and echoflow say
-// more of them, and have this key in their place.
+// more of them, and have this key in their place. What has an address among your
+// Proxies does choose its own, so let these be the proxies alone, not the network
+// that other machines of yours are in too.
 //
-// To see that it works, send a request with X-Forwarded-For: 203.0.113.1 through
-// your proxies, until it is refused, and on with 203.0.113.2: it must stay refused.
-// If everyone shares one key, the peer is not among your Proxies, or they write
-// another header.
+// To see that it works, send requests from where your clients are, outside of your
+// network: with X-Forwarded-For: 203.0.113.1 through your proxies, until one is
+// refused, and on with 203.0.113.2: it must stay refused. From a machine whose own
+// address is among Proxies it does not, for that one is believed. If everyone shares
+// one key, the peer is not among your Proxies, or they write another header.
 //
 // # Who waits
 //
@@ -141,7 +144,9 @@
 //
 // [Transport] makes the calls of an http.Client ask a limiter before they go out:
 // by default by the key "host" and on the resource "GET api.example.com", which is
-// method and host.
+// method and host. A method that is none of RFC 9110's nor PATCH counts as _OTHER
+// here too, though it is the program's own: for a rule on PROPFIND, PURGE or QUERY
+// give a TransportOptions.Resource that tells it.
 //
 //	limiter, err := core.New(
 //		core.Rule{Name: "calls", By: "host", Limit: core.InFlight{N: 20}},
@@ -152,12 +157,14 @@
 //		Transport: nethttpflow.Transport(nil, limiter, nethttpflow.TransportOptions{HoldBack: 10 * time.Minute}),
 //	}
 //
-// The permit is held until the response's body is read to its end, or closed: a body
-// that is neither is a leak, of the connection and of the permit. What is waited,
-// here and in queues, is a part of the client's Timeout. With HoldBack, a server
-// that answers Retry-After, or RateLimit with nothing left, is not called until then;
-// without it, [RetryAfter] tells what a response asks for. A call costs one
-// allocation, for the body that holds the permit.
+// The permit is held until the response's body is read to its end, or closed, or the
+// request's context ends: a body that is neither, with a context that never ends, is a
+// leak, of the connection and of the permit. That of a WebSocket is held until it is
+// closed. What is waited, here and in queues, is a part of the client's Timeout. With
+// HoldBack, a server that answers Retry-After, or RateLimit with nothing left, is not
+// called until then; without it, [RetryAfter] tells what a response asks for. A call
+// costs one allocation, for the body that holds the permit, and three more if the
+// request's context can end, as by the client's Timeout.
 //
 // # Chi
 //
@@ -196,7 +203,8 @@
 // To clients of Connect, of gRPC and of gRPC-Web the answer of HTTP means
 // unavailable, which many take for a server that is down. With this
 // Options.Refuse, before handlers of connectrpc.com/connect, they see
-// resource_exhausted, with the wait in a RetryInfo, and others what they always see:
+// resource_exhausted, with the wait in a RetryInfo, and others what they always see,
+// if Answer is given the Status, Headers and Legacy of your Options:
 //
 //	func refuseRPC() func(http.ResponseWriter, *http.Request, core.Permit) {
 //		rpc := connect.NewErrorWriter(connect.WithRequireConnectProtocolHeader())

@@ -33,6 +33,10 @@ const (
 	maxElement = 1024
 )
 
+// The shortest prefixes that somebody can have for himself: 10.0.0.0/8 and fc00::/7.
+// What is shorter, as the halves of 0.0.0.0/0, is strangers too.
+const shortest4, shortest6 = 8, 7
+
 // Clients tells clients by a Trust. It does not change, so it is safe for
 // concurrent use.
 type Clients struct {
@@ -51,7 +55,7 @@ func New(who string, t Trust) *Clients {
 	wrong := func(format string, args ...any) { panic(who + ": Trust." + fmt.Sprintf(format, args...)) }
 	switch {
 	case t.Hops < 0 || t.Hops > most:
-		wrong("Hops is %d; want the number of your own proxies in a row, at most %d", t.Hops, most)
+		wrong("Hops is %d; want how many addresses your own proxies append, at most %d", t.Hops, most)
 	case strings.ContainsFunc(t.Header, notInName):
 		wrong("Header is %q, which cannot be the name of a header", t.Header)
 	case t.Header != "" && t.Hops == 0 && len(t.Proxies) == 0:
@@ -61,14 +65,21 @@ func New(who string, t Trust) *Clients {
 	}
 	for i, p := range t.Proxies {
 		if !p.IsValid() {
-			wrong("Proxies[%d] is no prefix; want one such as netip.MustParsePrefix(\"10.0.0.0/8\")", i)
+			wrong("Proxies[%d] is no prefix; want one such as netip.MustParsePrefix(\"10.0.3.0/28\")", i)
 		}
 		addr, bits := p.Addr(), p.Bits()
 		if addr.Is4In6() {
 			addr, bits = addr.Unmap(), bits-96
 		}
-		if bits <= 0 {
+		least := shortest4
+		if addr.Is6() {
+			least = shortest6
+		}
+		switch {
+		case bits <= 0:
 			wrong("Proxies[%d] is %v, which is everybody: a client would be who it says it is; want the addresses of your own proxies", i, p)
+		case bits < least:
+			wrong("Proxies[%d] is %v, which is more than one network, so that many a client would be who it says it is; want the addresses of your own proxies, IPv4 by /%d or longer, IPv6 by /%d", i, p, shortest4, shortest6)
 		}
 		c.proxies = append(c.proxies, netip.PrefixFrom(addr, bits).Masked())
 	}

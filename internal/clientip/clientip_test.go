@@ -297,8 +297,8 @@ func TestAWrongTrustPanicsWithWhatWouldBeRight(t *testing.T) {
 		trust Trust
 		want  string
 	}{
-		{Trust{Hops: -1}, "who: Trust.Hops is -1; want the number of your own proxies in a row, at most 64"},
-		{Trust{Hops: 65}, "who: Trust.Hops is 65; want the number of your own proxies in a row, at most 64"},
+		{Trust{Hops: -1}, "who: Trust.Hops is -1; want how many addresses your own proxies append, at most 64"},
+		{Trust{Hops: 65}, "who: Trust.Hops is 65; want how many addresses your own proxies append, at most 64"},
 		{Trust{Hops: 1, Header: "X Real"}, `who: Trust.Header is "X Real", which cannot be the name of a header`},
 		{Trust{Hops: 1, Header: ":authority"}, `who: Trust.Header is ":authority", which cannot be the name of a header`},
 		{Trust{Hops: 1, Header: "X-Réal"}, `who: Trust.Header is "X-Réal", which cannot be the name of a header`},
@@ -306,9 +306,9 @@ func TestAWrongTrustPanicsWithWhatWouldBeRight(t *testing.T) {
 		{Trust{Header: "X-Forwarded-For"}, `who: Trust.Header is "X-Forwarded-For", and nobody is trusted to write it; want Proxies or Hops`},
 		{Trust{Header: "X-Real-IP", Hops: 2},
 			`who: Trust.Header is "X-Real-IP", which has one value, and Hops is 2; want Hops 1, if every peer writes it, or Proxies`},
-		{Trust{Proxies: []netip.Prefix{own[0], {}}}, `who: Trust.Proxies[1] is no prefix; want one such as netip.MustParsePrefix("10.0.0.0/8")`},
+		{Trust{Proxies: []netip.Prefix{own[0], {}}}, `who: Trust.Proxies[1] is no prefix; want one such as netip.MustParsePrefix("10.0.3.0/28")`},
 		{Trust{Proxies: []netip.Prefix{netip.PrefixFrom(own[0].Addr(), 33)}},
-			`who: Trust.Proxies[0] is no prefix; want one such as netip.MustParsePrefix("10.0.0.0/8")`},
+			`who: Trust.Proxies[0] is no prefix; want one such as netip.MustParsePrefix("10.0.3.0/28")`},
 		{Trust{Proxies: []netip.Prefix{all4}}, "who: Trust.Proxies[0] is 0.0.0.0/0, " + everybody},
 		{Trust{Proxies: []netip.Prefix{own[0], all6}, Hops: 1}, "who: Trust.Proxies[1] is ::/0, " + everybody},
 		{Trust{Proxies: []netip.Prefix{netip.MustParsePrefix("::ffff:0.0.0.0/96")}}, "who: Trust.Proxies[0] is ::ffff:0.0.0.0/96, " + everybody},
@@ -322,6 +322,47 @@ func TestAWrongTrustPanicsWithWhatWouldBeRight(t *testing.T) {
 			}()
 			New("who", tt.trust)
 		}()
+	}
+}
+
+// Everybody can be said in parts, two halves or eight eighths, and a part of everybody
+// is strangers still. A private network is the largest that somebody has.
+func TestAPrefixWithStrangersInItPanics(t *testing.T) {
+	for _, tt := range []struct {
+		prefix string
+		wrong  bool
+	}{
+		{"0.0.0.0/1", true}, {"128.0.0.0/1", true}, {"64.0.0.0/2", true}, {"8.0.0.0/7", true}, {"10.1.2.3/7", true},
+		{"10.0.0.0/8", false}, {"10.1.2.3/8", false}, {"192.0.2.7/32", false},
+		{"::ffff:0.0.0.0/97", true}, {"::ffff:10.0.0.0/103", true}, {"::ffff:10.0.0.0/104", false},
+		{"::/1", true}, {"8000::/1", true}, {"2000::/3", true}, {"fc00::/6", true},
+		{"fc00::/7", false}, {"fd00::/8", false}, {"2001:db8::/32", false}, {"2001:db8::1/128", false},
+	} {
+		func() {
+			want := fmt.Sprintf("who: Trust.Proxies[1] is %s, which is more than one network, so that many a client would be who it says it is; "+
+				"want the addresses of your own proxies, IPv4 by /8 or longer, IPv6 by /7", tt.prefix)
+			defer func() {
+				if got := recover(); tt.wrong && got != want || !tt.wrong && got != nil {
+					t.Errorf("%s: %v", tt.prefix, got)
+				}
+			}()
+			New("who", Trust{Proxies: []netip.Prefix{own[0], netip.MustParsePrefix(tt.prefix)}})
+		}()
+	}
+}
+
+// Some load balancers append two addresses, the client's and their own: it is
+// addresses that are counted, not machines.
+func TestALoadBalancerThatAppendsTwoCountsTwice(t *testing.T) {
+	const lb = ", 203.0.113.50"
+	two := New("test", Trust{Hops: 2})
+	apart := New("test", Trust{Proxies: []netip.Prefix{netip.MustParsePrefix("35.191.0.0/16"), netip.MustParsePrefix("203.0.113.50/32")}})
+	for _, c := range []*Clients{two, apart} {
+		for _, client := range []string{"198.51.100.1", "198.51.100.2"} {
+			if got := c.Of(Parse("35.191.0.9:1"), []string{"1.1.1.1, " + client + lb}).String(); got != client {
+				t.Errorf("%+v: %s, want %s", c, got, client)
+			}
+		}
 	}
 }
 
