@@ -4,6 +4,7 @@ package grpcflow_test
 
 import (
 	"context"
+	"io"
 	"net"
 	"testing"
 	"time"
@@ -70,6 +71,48 @@ func TestAClientsAdmittedCallsAllocateNothing(t *testing.T) {
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// What is watched, asked for or carried beside has its price, which the package
+// comment tells.
+func TestStreamsAllocateNoMoreThanIsSaid(t *testing.T) {
+	l := limiter(t, core.Rule{Name: "service", Limit: core.InFlight{N: 100}})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var ended grpc.ClientStream = scripted{ends: io.EOF}
+	streamer := func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+		return ended, nil
+	}
+	var ss grpc.ServerStream = contextStream{ctx: ctx}
+	for _, tt := range []struct {
+		o              grpcflow.Options
+		client, server float64
+	}{
+		{grpcflow.Options{}, 6, 0},
+		{grpcflow.Options{Messages: grpcflow.MessagesBoth}, 6 + 8, 4},
+		{grpcflow.Options{Carry: true}, 6 + 2, 3},
+	} {
+		client, server := grpcflow.StreamClientInterceptor(l, tt.o), grpcflow.StreamServerInterceptor(l, tt.o)
+		if n := testing.AllocsPerRun(1000, func() {
+			cs, err := client(ctx, bidi, nil, streamMethod, streamer)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cs.RecvMsg(nil); err != io.EOF {
+				t.Fatal(err)
+			}
+		}); n > tt.client {
+			t.Errorf("a client's, Messages %v, Carry %v: %v allocations", tt.o.Messages, tt.o.Carry, n)
+		}
+		info := &grpc.StreamServerInfo{FullMethod: streamMethod}
+		if n := testing.AllocsPerRun(1000, func() {
+			if err := server(nil, ss, info, func(any, grpc.ServerStream) error { return nil }); err != nil {
+				t.Fatal(err)
+			}
+		}); n > tt.server {
+			t.Errorf("a server's, Messages %v, Carry %v: %v allocations", tt.o.Messages, tt.o.Carry, n)
+		}
 	}
 }
 

@@ -25,7 +25,7 @@ const target = "target"
 //
 // The error of a refused call has a status, as a server's, and is a
 // [core.Refusal], which a server's is not: errors.Is(err, core.ErrRefused) tells
-// one's own limit from that of the server.
+// one's own limit from that of the server. [Options].Refuse may make another one.
 //
 // A nil limiter, and keys that cannot work, panic here and not later.
 func UnaryClientInterceptor(l *core.Limiter, o Options) grpc.UnaryClientInterceptor {
@@ -55,9 +55,12 @@ func UnaryClientInterceptor(l *core.Limiter, o Options) grpc.UnaryClientIntercep
 // stream end: it cannot be opened; RecvMsg has returned an error, as io.EOF, or
 // the only answer to a stream of requests; SendMsg has returned an error that is
 // not io.EOF; Header has found no header; the context of the call is done; a
-// timeout in the service config has passed; the connection is closed. CloseSend is
-// no end. So a stream that nobody reads to its end, in a context that never ends,
-// holds its permit as long as the connection, as grpc-go holds what is its own.
+// timeout in the service config has passed; Close of its ClientConn was called.
+//
+// CloseSend is no end. Nor is it, by itself, that the server has ended the stream,
+// or is gone with its connection: RecvMsg tells that, and Header, if none has come.
+// So a stream that nobody reads to its end, in a context that never ends, holds its
+// permit until the ClientConn is closed, as grpc-go holds what is its own.
 //
 // An interceptor further in that opens a stream anew after an error is part of
 // the one call; further out, each of its attempts is a call of its own.
@@ -83,7 +86,7 @@ func StreamClientInterceptor(l *core.Limiter, o Options) grpc.StreamClientInterc
 		returned := false
 		defer func() {
 			s.calls.Add(-1)
-			if !returned || err != nil {
+			if !returned || err != nil || s.ClientStream == nil { // the last breaks a contract
 				s.end(!returned || failed(err))
 			}
 		}()
@@ -94,7 +97,7 @@ func StreamClientInterceptor(l *core.Limiter, o Options) grpc.StreamClientInterc
 			}
 		}))...)
 		returned = true
-		if err != nil {
+		if err != nil || s.ClientStream == nil {
 			return nil, err
 		}
 		return s, nil
@@ -108,7 +111,7 @@ func StreamClientInterceptor(l *core.Limiter, o Options) grpc.StreamClientInterc
 // opens anew, and of none if that has the answers from elsewhere. Some ends come
 // while nobody calls: that of the context, which we watch; and those of which only
 // OnFinish tells, when it does so without a call, or for good: a timeout in the
-// connection's service config, and the end of the connection. Whichever is first
+// connection's service config, and Close of the ClientConn. Whichever is first
 // counts, because the first Release of a permit does.
 type clientStream struct {
 	grpc.ClientStream
@@ -140,6 +143,7 @@ func (s *clientStream) Header() (metadata.MD, error) {
 	s.calls.Add(1)
 	defer s.calls.Add(-1)
 	md, err := s.ClientStream.Header()
+	err = s.talk.told(err)
 	if err != nil || md == nil {
 		s.end(failed(err) || s.fails.Load()) // the caller is told by RecvMsg, and may not ask
 	}
@@ -150,7 +154,7 @@ func (s *clientStream) RecvMsg(m any) (err error) {
 	s.calls.Add(1)
 	defer s.calls.Add(-1)
 	if s.talk != nil {
-		_, err = s.talk.receive(m, s.ClientStream.RecvMsg)
+		err = s.talk.told(s.talk.receive(m, s.ClientStream.RecvMsg))
 	} else {
 		err = s.ClientStream.RecvMsg(m)
 	}
@@ -164,7 +168,7 @@ func (s *clientStream) SendMsg(m any) (err error) {
 	s.calls.Add(1)
 	defer s.calls.Add(-1)
 	if s.talk != nil {
-		_, err = s.talk.send(m, s.ClientStream.SendMsg)
+		err = s.talk.told(s.talk.send(m, s.ClientStream.SendMsg))
 	} else {
 		err = s.ClientStream.SendMsg(m)
 	}

@@ -296,6 +296,74 @@ func TestSendingIntoAnEndedStreamIsNoEnd(t *testing.T) {
 	})
 }
 
+// A server that is gone ends a stream for who asks whether it has ended. Nobody is
+// told who does not, nor by SendMsg, nor by a header that had come before.
+func TestAServerThatIsGoneEndsAStreamForWhoAsks(t *testing.T) {
+	greet := func(ss grpc.ServerStream) error { return errors.Join(ss.SendHeader(nil), hang(ss)) }
+	header := func(cs grpc.ClientStream) error {
+		_, err := cs.Header()
+		return err
+	}
+	for name, tt := range map[string]struct {
+		server func(grpc.ServerStream) error
+		asks   func(grpc.ClientStream) error
+		told   error // the code is enough
+		held   int
+	}{
+		"nobody":               {hang, func(grpc.ClientStream) error { return nil }, nil, 1},
+		"who sends":            {hang, func(cs grpc.ClientStream) error { return cs.SendMsg(new(text)) }, io.EOF, 1},
+		"who has sent all":     {hang, grpc.ClientStream.CloseSend, nil, 1},
+		"who knows the header": {greet, header, nil, 1},
+		"who wants a header":   {hang, header, nil, 0},
+		"who reads":            {hang, func(cs grpc.ClientStream) error { return cs.RecvMsg(new(text)) }, status.Error(codes.Unavailable, ""), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := limiter(t, core.Rule{Name: "one", Limit: core.InFlight{N: 1}})
+				var server *grpc.Server
+				conn := backend{
+					client: calling(l, grpcflow.Options{}),
+					also:   func(s *grpc.Server) { server = s },
+				}.start(t, service{stream: tt.server})
+				cs := open(t, t.Context(), conn)
+				synctest.Wait()
+				server.Stop()
+				synctest.Wait()
+				if err := tt.asks(cs); status.Code(err) != status.Code(tt.told) {
+					t.Errorf("told %v", err)
+				}
+				synctest.Wait()
+				if n := stat(l).InFlight; n != tt.held {
+					t.Errorf("%d are held", n)
+				}
+				if err := conn.Close(); err != nil {
+					t.Error(err)
+				}
+				synctest.Wait()
+				if n := stat(l).InFlight; n != 0 {
+					t.Errorf("after the ClientConn, %d are held", n)
+				}
+			})
+		})
+	}
+}
+
+// An interceptor further in that breaks its contract, and returns no stream and no
+// error, is handed through, and holds nothing.
+func TestAStreamThatIsNoneHoldsNothing(t *testing.T) {
+	l := limiter(t, core.Rule{Name: "one", Limit: core.InFlight{N: 1}})
+	for _, m := range []grpcflow.Messages{grpcflow.MessagesNone, grpcflow.MessagesBoth} {
+		in := grpcflow.StreamClientInterceptor(l, grpcflow.Options{Messages: m})
+		ctx := &watched{Context: t.Context(), done: make(chan struct{})}
+		cs, err := in(ctx, bidi, nil, streamMethod, func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+			return nil, nil
+		})
+		if s := stat(l); cs != nil || err != nil || s.InFlight != 0 || ctx.watchers.Load() != 0 {
+			t.Errorf("%v, %v: %+v, %d watch", cs, err, s, ctx.watchers.Load())
+		}
+	}
+}
+
 // scripted is a stream that an interceptor has made of nothing.
 type scripted struct {
 	grpc.ClientStream

@@ -4,7 +4,7 @@
 //	limiter, err := core.New(
 //		core.Rule{Name: "per-ip", By: "ip", Limit: core.Rate{N: 100, Per: time.Minute}},
 //		core.Rule{Name: "search", On: "/shop.Catalog/Search", Limit: core.Rate{N: 20, Per: time.Second}},
-//		core.Rule{Name: "in-flight", Limit: core.InFlight{N: 500}},
+//		core.Rule{Name: "in-flight", On: "/*", Limit: core.InFlight{N: 500}},
 //	)
 //	if err != nil {
 //		log.Fatal(err)
@@ -25,7 +25,7 @@
 // believed. Behind proxies that is the nearest proxy, for everyone. There say
 // which proxies are yours, with [ClientIP]:
 //
-//	trust := grpcflow.Trust{Proxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+//	trust := grpcflow.Trust{Proxies: []netip.Prefix{netip.MustParsePrefix("10.0.3.0/28")}}
 //	options := grpcflow.Options{Keys: []grpcflow.Key{grpcflow.ClientIP(trust)}}
 //
 // A limiter is as good as its key: who can choose his own address has no limit. So
@@ -55,7 +55,9 @@
 //
 // A stream is one call. [Options].Messages asks for its messages as well, as
 // resources of their own, "received /shop.Chat/Talk" and "sent /shop.Chat/Talk": a
-// rule with a queue paces a stream, one without ends it. See [Messages].
+// rate with a queue paces a stream, one without ends it, unless its handler goes on.
+// A rule without On is then about calls and messages together, which is seldom
+// meant, and in flight may never work: see [Messages].
 //
 // # Who waits
 //
@@ -134,8 +136,9 @@
 //
 // # What it does not do
 //
-// grpc-go runs no interceptor for methods that the server does not know, but
-// with grpc.UnknownServiceHandler, for streams, and then the method is text
+// grpc-go runs no interceptor for methods that the server does not know, so calls
+// of these are not counted; the tap can close them, see [Unmatched]. With
+// grpc.UnknownServiceHandler it does, for streams, and then the method is text
 // that the client chose: let [Options].Resource map it to names of your own.
 // Under grpc.Server.ServeHTTP everything holds but two things: grpc-go sends a
 // header before each status there, so clients do not retry, and asks no tap.
@@ -145,8 +148,8 @@
 // An admitted call allocates nothing of ours while its peer is known: the text of
 // an address is made at its first call, and anew after a garbage collection. Nor
 // does a client's, a message, or a call that the tap lets through. A client's
-// stream takes six allocations, to be watched; Carry two or three, Messages four for
-// a stream. With more than five keys, a client's target included, and with
-// [Metadata], which copies, come further ones. A refused call costs some twenty, for
-// its details: a few microseconds.
+// stream takes six allocations, to be watched; Carry two or three; Messages four for
+// a server's stream, and eight for a client's. With more than five keys, a client's
+// target included, and with [Metadata], which copies, come further ones. A refused
+// call costs some twenty, for its details: a few microseconds.
 package grpcflow

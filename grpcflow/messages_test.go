@@ -3,9 +3,9 @@ package grpcflow_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -118,14 +118,13 @@ func TestARefusedMessageIsToldLikeACall(t *testing.T) {
 	}
 }
 
-// A handler that goes on when a message was refused has dropped that message, and
-// nothing else.
+// A handler that goes on when a message was refused has dropped that message, which
+// it may look at, and nothing else: the client is not told to come back later.
 func TestAHandlerMayDropWhatIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t, core.Rule{Name: "talk", On: "received *", Limit: core.Rate{N: 2, Per: time.Minute}},
 			core.Rule{Name: "closed", On: "sent *", Limit: core.Rate{N: 0, Per: time.Minute}})
-		var heard []string
-		var errs int
+		var heard, dropped []string
 		conn := backend{server: talking(l, grpcflow.MessagesBoth)}.start(t, service{stream: func(ss grpc.ServerStream) error {
 			for {
 				m := new(text)
@@ -138,7 +137,7 @@ func TestAHandlerMayDropWhatIsRefused(t *testing.T) {
 					}
 					return nil
 				case status.Code(err) == codes.ResourceExhausted:
-					errs++
+					dropped = append(dropped, m.Value)
 				case err != nil:
 					t.Error(err)
 					return err
@@ -160,11 +159,11 @@ func TestAHandlerMayDropWhatIsRefused(t *testing.T) {
 		if err := errors.Join(cs.CloseSend(), cs.RecvMsg(new(text))); !errors.Is(err, io.EOF) {
 			t.Errorf("it ended with %v", err)
 		}
-		if !slices.Equal(heard, []string{"a", "b", "e"}) || errs != 2 {
-			t.Errorf("it heard %q, with %d refused", heard, errs)
+		if !slices.Equal(heard, []string{"a", "b", "e"}) || !slices.Equal(dropped, []string{"c", "d"}) {
+			t.Errorf("it heard %q and dropped %q", heard, dropped)
 		}
-		if got := cs.Trailer()[pushback]; len(got) != 1 {
-			t.Errorf("the pushback is %q: clients take two values for none", got)
+		if got := cs.Trailer()[pushback]; got != nil {
+			t.Errorf("the pushback is %q", got)
 		}
 	})
 }
@@ -379,59 +378,93 @@ func TestMessagesOfAnExemptStreamAreExempt(t *testing.T) {
 	}
 }
 
-// A sender and a receiver that are refused together set one pushback.
-func TestTwoRefusedMessagesSetOnePushback(t *testing.T) {
-	l := limiter(t, core.Rule{Name: "closed", On: "* /*", Limit: core.Rate{N: 0, Per: time.Hour}})
-	in := grpcflow.StreamServerInterceptor(l, grpcflow.Options{Messages: grpcflow.MessagesBoth})
-	wire := &dozing{}
-	ctx := grpc.NewContextWithServerTransportStream(t.Context(), wire)
-	if err := in(nil, onto{silent{contextStream{ctx: ctx}}, wire}, &grpc.StreamServerInfo{FullMethod: streamMethod}, func(_ any, ss grpc.ServerStream) error {
-		var wg sync.WaitGroup
-		for _, f := range []func(any) error{ss.RecvMsg, ss.SendMsg} {
-			wg.Go(func() {
-				if err := f(new(text)); status.Code(err) != codes.ResourceExhausted {
-					t.Error(err)
+// What makes a client come back later is the refusal that ended its stream, also
+// one that is wrapped. A handler that dropped a message, and failed an hour's worth
+// of other things after that, must not send its clients away for an hour.
+func TestOnlyTheRefusalThatEndsAStreamHoldsItsClientBack(t *testing.T) {
+	ours := errors.New("not so fast")
+	for name, tt := range map[string]struct {
+		o    grpcflow.Options
+		ends func(received, sent error) error
+		code codes.Code
+		want []string
+	}{
+		"well":             {ends: func(_, _ error) error { return nil }},
+		"something else":   {ends: func(_, _ error) error { return status.Error(codes.Unavailable, "something else") }, code: codes.Unavailable},
+		"the same code":    {ends: func(_, _ error) error { return status.Error(codes.ResourceExhausted, "memory") }, code: codes.ResourceExhausted},
+		"received":         {ends: func(received, _ error) error { return received }, code: codes.ResourceExhausted, want: []string{"60000"}},
+		"received, worded": {ends: func(received, _ error) error { return fmt.Errorf("talk: %w", received) }, code: codes.ResourceExhausted, want: []string{"60000"}},
+		"sent":             {ends: func(_, sent error) error { return sent }, code: codes.ResourceExhausted, want: []string{"-1"}},
+		"both":             {ends: func(received, sent error) error { return errors.Join(sent, received) }, code: codes.ResourceExhausted, want: []string{"60000"}},
+		"an error of ours": {
+			o:    grpcflow.Options{Refuse: func(context.Context, core.Permit) error { return ours }},
+			ends: func(received, _ error) error { return received }, code: codes.Unknown, want: []string{"60000"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := limiter(t, core.Rule{Name: "in", On: "received *", Limit: core.Rate{N: 1, Per: time.Minute}},
+					core.Rule{Name: "out", On: "sent *", Limit: core.Rate{N: 0, Per: time.Hour}})
+				tt.o.Messages = grpcflow.MessagesBoth
+				conn := backend{server: both(l, tt.o)}.start(t, service{stream: func(ss grpc.ServerStream) error {
+					if err := ss.RecvMsg(new(text)); err != nil {
+						return err
+					}
+					received, sent := make(chan error), make(chan error)
+					go func() { received <- ss.RecvMsg(new(text)) }()
+					go func() { sent <- ss.SendMsg(new(text)) }()
+					return tt.ends(<-received, <-sent)
+				}})
+				cs := open(t, t.Context(), conn)
+				if err := errors.Join(cs.SendMsg(new(text)), cs.SendMsg(new(text))); err != nil {
+					t.Fatal(err)
+				}
+				if err := cs.RecvMsg(new(text)); status.Code(err) != tt.code && (err != io.EOF || tt.code != codes.OK) {
+					t.Errorf("it ended with %v", err)
+				}
+				if got := cs.Trailer()[pushback]; !slices.Equal(got, tt.want) {
+					t.Errorf("the pushback is %q, want %q", got, tt.want)
 				}
 			})
-		}
-		wg.Wait()
-		return nil
-	}); err != nil {
-		t.Error(err)
-	}
-	if got := wire.Trailer()[pushback]; !slices.Equal(got, []string{"-1"}) {
-		t.Errorf("the pushback is %q", got)
+		})
 	}
 }
 
-// onto is a stream that writes its trailer onto the wire.
-type onto struct {
-	silent
-	wire *dozing
-}
-
-func (o onto) SetTrailer(md metadata.MD) { _ = o.wire.SetTrailer(md) }
-
-// A dozing wire is one on which time passes between a look and what follows.
-type dozing struct {
-	grpc.ServerTransportStream
-	mu      sync.Mutex
-	trailer metadata.MD
-}
-
-func (d *dozing) Trailer() metadata.MD {
-	d.mu.Lock()
-	md := d.trailer.Copy()
-	d.mu.Unlock()
-	time.Sleep(10 * time.Millisecond)
-	return md
-}
-
-func (d *dozing) SetTrailer(md metadata.MD) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.trailer = metadata.Join(d.trailer, md)
-	return nil
+// Who waits to send keeps the message that it has received. One rule about both
+// directions lets a stream wait for itself; a rule for each does not.
+func TestARuleForEachDirectionNeverWaitsForItself(t *testing.T) {
+	queue := core.Queue{Len: 9, Wait: time.Second}
+	for name, tt := range map[string]struct {
+		rules []core.Rule
+		code  codes.Code
+		after time.Duration
+	}{
+		"one for both": {[]core.Rule{
+			{Name: "messages", On: "* " + streamMethod, Limit: core.InFlight{N: 1}, Queue: queue},
+		}, codes.ResourceExhausted, time.Second},
+		"one for all": {[]core.Rule{
+			{Name: "all", Limit: core.InFlight{N: 2}, Queue: queue},
+		}, codes.ResourceExhausted, time.Second},
+		"one for each": {[]core.Rule{
+			{Name: "streams", On: "/*", Limit: core.InFlight{N: 1}, Queue: queue},
+			{Name: "received", On: "received *", Limit: core.InFlight{N: 1}, Queue: queue},
+			{Name: "sent", On: "sent *", Limit: core.InFlight{N: 1}, Queue: queue},
+		}, codes.OK, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				conn := backend{server: talking(limiter(t, tt.rules...), grpcflow.MessagesBoth)}.start(t, service{stream: echo})
+				cs := open(t, t.Context(), conn)
+				if err := cs.SendMsg(new(text)); err != nil {
+					t.Fatal(err)
+				}
+				begin := time.Now()
+				if err := cs.RecvMsg(new(text)); status.Code(err) != tt.code || time.Since(begin) != tt.after {
+					t.Errorf("%v after %v", err, time.Since(begin))
+				}
+			})
+		})
+	}
 }
 
 // A client paces what it sends by its own limiter; where it may not wait, the
@@ -477,7 +510,7 @@ func TestAClientAsksForItsMessages(t *testing.T) {
 			if s := counts(l)["streams"]; s.InFlight != 0 || s.Failed != 0 {
 				t.Errorf("%s: the stream still holds its slot: %+v", on, s)
 			}
-			if err := cs.RecvMsg(new(text)); status.Code(err) != codes.Canceled {
+			if err := cs.RecvMsg(new(text)); !errors.Is(err, core.ErrRefused) {
 				t.Errorf("%s: the stream goes on: %v", on, err)
 			}
 			cancel()
@@ -511,4 +544,97 @@ func TestAClientsMessageInHandEndsWithItsStream(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	})
+}
+
+// A client's refused message ends its stream. Then everyone who works on that
+// stream is told so, and not that somebody canceled: nobody did.
+func TestAClientsRefusedMessageIsToldToAllOfItsStream(t *testing.T) {
+	two := func(ss grpc.ServerStream) error {
+		return errors.Join(ss.SendMsg(new(text)), ss.SendMsg(new(text)), hang(ss))
+	}
+	for name, tt := range map[string]struct {
+		desc   *grpc.StreamDesc
+		server func(grpc.ServerStream) error
+		reads  bool // somebody is reading when the message is refused
+	}{
+		"one reads, and nothing comes":    {bidi, hang, true},
+		"one reads, and the second waits": {bidi, two, true},
+		"one reads later":                 {bidi, hang, false},
+		"one answer":                      {requests, hang, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := limiter(t, core.Rule{Name: "out", On: "sent *", Limit: core.Rate{N: 1, Per: time.Hour}},
+					core.Rule{Name: "in", On: "received *", Limit: core.Rate{N: 1, Per: time.Hour}, Queue: core.Queue{Len: 1, Wait: time.Hour}})
+				conn := backend{client: calling(l, grpcflow.Options{Messages: grpcflow.MessagesBoth})}.start(t, service{stream: tt.server})
+				cs, err := conn.NewStream(t.Context(), tt.desc, streamMethod)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := cs.SendMsg(new(text)); err != nil {
+					t.Fatal(err)
+				}
+				read := make(chan error, 1)
+				if tt.reads {
+					go func() {
+						var err error
+						for err == nil {
+							err = cs.RecvMsg(new(text))
+						}
+						read <- err
+					}()
+					synctest.Wait()
+				}
+				told := cs.SendMsg(new(text))
+				if !errors.Is(told, core.ErrRefused) {
+					t.Fatal(told)
+				}
+				if tt.reads {
+					if err := <-read; err != told {
+						t.Errorf("who was reading is told %v", err)
+					}
+				}
+				if err := cs.CloseSend(); err != nil {
+					t.Error(err)
+				}
+				if _, err := cs.Header(); err != nil && err != told {
+					t.Errorf("who asks for the header is told %v", err)
+				}
+				for range 2 {
+					if err := cs.RecvMsg(new(text)); err != told {
+						t.Errorf("who reads then is told %v", err)
+					}
+				}
+				if err := cs.SendMsg(new(text)); err != told {
+					t.Errorf("who sends then is told %v", err)
+				}
+			})
+		})
+	}
+}
+
+// A client that sends into a stream that its server has ended is told io.EOF: no
+// word about how it ended, and no failure of the message.
+func TestAMessageThatMeetsTheEndIsNoFailure(t *testing.T) {
+	for _, end := range []error{nil, status.Error(codes.Internal, "oops")} {
+		synctest.Test(t, func(t *testing.T) {
+			l := limiter(t, core.Rule{Name: "out", On: "sent *", Limit: core.InFlight{N: 1}},
+				core.Rule{Name: "streams", On: "/*", Limit: core.InFlight{N: 1}})
+			conn := backend{client: calling(l, grpcflow.Options{Messages: grpcflow.MessagesBoth})}.start(t, service{stream: func(grpc.ServerStream) error { return end }})
+			cs := open(t, t.Context(), conn)
+			synctest.Wait()
+			if err := cs.SendMsg(new(text)); err != io.EOF {
+				t.Fatal(err)
+			}
+			if s := counts(l)["out"]; s.Failed != 0 || s.Admitted != 1 || s.InFlight != 0 {
+				t.Errorf("%v: %+v", end, s)
+			}
+			if err := cs.RecvMsg(new(text)); err == nil {
+				t.Error("the stream goes on")
+			}
+			if s := counts(l)["streams"]; (s.Failed == 1) != (end != nil) || s.InFlight != 0 {
+				t.Errorf("%v: %+v", end, s)
+			}
+		})
+	}
 }

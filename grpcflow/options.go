@@ -60,10 +60,11 @@ type Options struct {
 	// what it says of them must not change once the server serves.
 	Known func(fullMethod string) bool
 
-	// Refuse makes the error of a refused call, in place of the default one; nil,
-	// from it or as it, means the default one. The handler never runs. The
-	// pushback trailer is set as by default, unless Refuse has set one itself.
-	// ctx serves grpc.SetTrailer for streams too; for a client, and for
+	// Refuse makes the error of a refused call or message, in place of the default
+	// one; nil, from it or as it, means the default one. The handler of a refused call
+	// never runs. The pushback trailer is set as by default, unless Refuse has set one
+	// itself. ctx serves grpc.SetTrailer for streams too, where what is set for a
+	// message stays, also if the handler drops the message; for a client, and for
 	// [InTapHandle], there is no trailer.
 	Refuse func(ctx context.Context, refused core.Permit) error
 

@@ -66,6 +66,9 @@ func StreamServerInterceptor(l *core.Limiter, o Options) grpc.StreamServerInterc
 		}
 		err = handler(srv, ss)
 		returned = true
+		if md := t.pushback(err); md != nil {
+			ss.SetTrailer(md)
+		}
 		return err
 	}
 }

@@ -10,7 +10,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// Unmatched is the one resource of all methods that [InTapHandle] does not know.
+// Unmatched is the one resource of all methods that [InTapHandle] does not know. A
+// rule on it can close them, with N: 0, and no other limit is ever reached.
 const Unmatched = "(unmatched)"
 
 // InTapHandle refuses, before a call's message is read, what the interceptors
@@ -38,7 +39,9 @@ const Unmatched = "(unmatched)"
 // Clients may call what does not exist, and the interceptors never see that.
 // [Options].Known says what exists; all else is the resource [Unmatched] here, so
 // names that clients invent are neither remembered nor given to
-// [Options].Resource, but to Skip.
+// [Options].Resource, but to Skip. Since nothing is taken here, such calls fill no
+// limit: there is no rate for a flood of them. They are refused by a limit of 0, and
+// by rules on "" that other calls have filled; grpc-go answers the rest, Unimplemented.
 func InTapHandle(l *core.Limiter, o Options) tap.ServerInHandle {
 	g := newGate(l, o, Peer())
 	if g.o.Known == nil {

@@ -242,15 +242,28 @@ func TestMethodsThatNobodyKnowsAreOneResource(t *testing.T) {
 		return method
 	}}
 
-	l := limiter(t, core.Rule{Name: "each", By: "resource", Limit: core.Rate{N: 1, Per: time.Hour}})
+	l := limiter(t, core.Rule{Name: "each", By: "resource", Limit: core.Rate{N: 1, Per: time.Hour}},
+		core.Rule{Name: "invented", On: grpcflow.Unmatched, Limit: core.Rate{N: 1, Per: time.Hour}},
+		core.Rule{Name: "at once", On: grpcflow.Unmatched, Limit: core.InFlight{N: 1}})
 	conn := backend{server: tapped(l, o)}.start(t, service{})
 	for i := range 100 {
 		if err := invented(conn, i); status.Code(err) != codes.Unimplemented {
 			t.Fatal(err)
 		}
 	}
-	if s := stat(l); s.Keys != 0 || s.Admitted != 0 || len(s.Refused) != 0 {
-		t.Errorf("invented methods left %+v", s)
+	for _, s := range l.Stats() { // a rate of what nobody takes is never reached
+		if s.Keys != 0 || s.Admitted != 0 || len(s.Refused) != 0 {
+			t.Errorf("invented methods left %+v", s)
+		}
+	}
+
+	l = limiter(t, core.Rule{Name: "all", Limit: core.Rate{N: 1, Per: time.Hour}})
+	conn = backend{server: tapped(l, o)}.start(t, service{})
+	for i, want := range []codes.Code{codes.Unimplemented, codes.ResourceExhausted} { // before and after others have filled it
+		if err := invented(conn, i); status.Code(err) != want {
+			t.Error(err)
+		}
+		call(t.Context(), conn)
 	}
 
 	l = limiter(t, core.Rule{Name: "invented", On: grpcflow.Unmatched, Limit: core.Rate{N: 0, Per: time.Hour}})
