@@ -5,8 +5,8 @@ import "context"
 // carried is the key of a permit in a context.
 type carried struct{}
 
-// WithPermit is ctx with p, for [PermitFrom]. Adapters do it where their Options say
-// so, for handlers that have more to say than that they return.
+// WithPermit is ctx with p, for [PermitFrom]. [Limiter.Do] does it, and adapters where
+// their Options say so, for who has more to say than that it returns.
 func WithPermit(ctx context.Context, p Permit) context.Context {
 	return context.WithValue(ctx, carried{}, p)
 }

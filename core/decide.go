@@ -155,8 +155,8 @@ func (l *Limiter) glance(b *book, plan *plan, seen *[few]sight, r *Request, p *P
 		default:
 			t, sure = open, bound.named || !c.crowded()
 		}
-		if !sure {
-			return false
+		if !sure || t == open && bound.holds && !bound.named && c.solo == nil && c.crowded() {
+			return false // the entry may be there and have no place
 		}
 		if t > open {
 			no = no.hear(bound, t)
@@ -352,7 +352,7 @@ func (g *grant) locked(r *Request, now int64, p *Permit, w *waiter, m mode) (ok,
 	seats := false
 	for i := range steps {
 		s := &steps[i]
-		t := s.opens(r, now, n)
+		t := s.opens(r, now, n, m)
 		if t <= now && s.entry != nil && s.entry.line != nil && !s.mute && s.closed(r, w, now) {
 			t, s.behind = unknown, true
 		}
@@ -454,6 +454,8 @@ func (g *grant) refused(r *Request, now int64, p *Permit, w *waiter, m mode, no 
 	}
 	if done && !g.waits {
 		no.refuse(g.limiter, why, left, now, p)
+	} else if m&looking != 0 {
+		g.seen(now, p)
 	}
 	return done
 }
@@ -461,8 +463,9 @@ func (g *grant) refused(r *Request, now int64, p *Permit, w *waiter, m mode, no 
 // opens looks, under the lock, how the step is counted, and from when n more
 // could pass. No meter changes, except that the entry comes under the present
 // bound, forgets what has left its window, and notes that somebody waits for more
-// than an empty count has: who does so gets an entry, though it is refused.
-func (s *step) opens(r *Request, now int64, n int) int64 {
+// than an empty count has: who does so gets an entry, though it is refused. Who only
+// looks leaves nothing behind.
+func (s *step) opens(r *Request, now int64, n int, m mode) int64 {
 	b := s.bound
 	if s.unsettled() {
 		s.settle(r, now)
@@ -474,12 +477,22 @@ func (s *step) opens(r *Request, now int64, n int) int64 {
 		return never
 	case s.way == full:
 		return unknown
+	case n > b.cold-s.kept && m&looking != 0:
+		return s.looks().opens(now, n, s.kept)
 	case n > b.cold-s.kept && s.way != own:
 		s.begin(r, now)
 	case s.entry == nil:
 		return open
 	}
 	return s.entry.meter.opens(now, n, s.kept)
+}
+
+// looks is a count that answers as the step's, for who changes it by the question.
+func (s *step) looks() meter {
+	if s.entry == nil {
+		return s.bound.limit.meter(s.bound)
+	}
+	return s.entry.meter.copy()
 }
 
 // unsettled reports that it is not plain how the step is counted.

@@ -62,7 +62,7 @@ func (s *semaphore) left(_ int64, kept int) (int, int64) {
 
 func (s *semaphore) change(b *bound, _ int64) { s.bound = b }
 func (s *semaphore) copy() meter              { panic("core: what is held cannot be copied") }
-func (s *semaphore) forget()                  {}
+func (s *semaphore) forget(int64)             {}
 
 func (s *semaphore) undo(_ int64, _, n int) { s.held -= n }
 

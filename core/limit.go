@@ -53,7 +53,7 @@ type meter interface {
 	// before floor is forgotten, except what is held.
 	change(b *bound, floor int64)
 	// forget clears the count, except what is held.
-	forget()
+	forget(now int64)
 	// undo takes back n of took units that passed together at the instant at, as if
 	// these n had not: as far as they still count, and can be told from others.
 	undo(at int64, took, n int)

@@ -75,13 +75,13 @@ func (l *Limiter) Try(r Request) (Permit, bool) {
 // Peek looks what Wait would do now, and takes nothing. It is false where Wait would
 // refuse at once: the permit tells why, and [Limiter.Stats] counts the refusal. Else
 // it is true, also where Wait would let the request wait; the permit then tells the
-// [Permit.Quota] before the decision, and there is nothing to release. It is for
+// [Permit.Quota] as it is, and there is nothing to release or to settle. It is for
 // refusing early what costs much to receive, and for showing quotas: by the time of
 // Wait somebody else may have come.
 func (l *Limiter) Peek(r Request) (Permit, bool) {
 	var p Permit
 	ok := l.decide(&r, &p, patient|looking)
-	return p, ok || p.grant == nil
+	return p, ok || p.Refusal().Reason == ReasonNone
 }
 
 // Wait is Try for a request that has a context and may wait where rules have a
@@ -104,7 +104,8 @@ func (l *Limiter) Wait(ctx context.Context, r Request) (Permit, error) {
 
 // Do admits the request as Wait does, calls f, and releases: also when f
 // panics or calls [runtime.Goexit]. An error from f, which Do returns unchanged,
-// a panic and a Goexit count as failed. A refusal is returned as a [Refusal].
+// a panic and a Goexit count as failed. A refusal is returned as a [Refusal]. The
+// context that f gets carries the permit, for [PermitFrom].
 func (l *Limiter) Do(ctx context.Context, r Request, f func(context.Context) error) error {
 	p, err := l.Wait(ctx, r)
 	if errors.Is(err, ErrRefused) {
@@ -120,7 +121,7 @@ func (l *Limiter) Do(ctx context.Context, r Request, f func(context.Context) err
 		}
 		p.Release()
 	}()
-	err = f(ctx)
+	err = f(WithPermit(ctx, p))
 	failed = err != nil
 	return err
 }

@@ -27,9 +27,11 @@ import (
 //
 // What refuses is [ReasonInFlight] where only an outcome can make room. Else a
 // [Refusal]'s RetryAfter is when there is room for sure: an outcome may make some
-// before. N is 4096 at most, and an undecided admission costs 16 bytes more. While
-// some that share counts beyond MaxKeys are undecided, newcomers of their stripe share
-// them too. To change Charge by Replace starts the rule afresh.
+// before. N is 4096 at most; a key costs some 60 bytes more than that of another Rate,
+// and an undecided admission 16 bytes more. While some that share counts beyond MaxKeys
+// are undecided, newcomers of their stripe share them too; only a key that For names by
+// then leaves behind what of its own is undecided there and older than Per. To change
+// Charge by Replace starts the rule afresh.
 type Charge uint8
 
 const (
@@ -53,7 +55,7 @@ func (c Charge) suffix() string {
 	if c == ChargeAll {
 		return ""
 	}
-	return "_" + c.String()
+	return " that charges " + c.String()
 }
 
 func (c Charge) check(n int) error {
@@ -140,10 +142,19 @@ func (m *trial) left(now int64, kept int) (int, int64) {
 	return max(0, free), m.frees(1 - min(0, free))
 }
 
-// soonest: an outcome may come at any time, of those ahead too.
-func (m *trial) soonest(now int64, _, _, _, _ int) int64 {
+// soonest is when there is room if all that is undecided is given back, and if those
+// ahead are too.
+func (m *trial) soonest(now int64, _, _, n, kept int) int64 {
 	if m.bound.n == 0 {
 		return never
+	}
+	m.free(now)
+	sum := m.sum
+	for _, a := range m.undecided[m.stale:] {
+		sum -= a.n
+	}
+	if excess := n - (m.bound.n - kept - sum); excess > 0 {
+		return m.frees(excess)
 	}
 	return now
 }
@@ -163,8 +174,8 @@ func (m *trial) change(b *bound, floor int64) {
 	m.age(floor)
 }
 
-func (m *trial) forget() {
-	m.window.forget()
+func (m *trial) forget(now int64) {
+	m.window.forget(now)
 	m.age(latest)
 }
 

@@ -259,7 +259,7 @@ func (s *schedule) copy() meter {
 // change begins a ramp that there was not with the last request.
 func (s *schedule) change(b *bound, floor int64) {
 	if s.at <= floor {
-		s.forget()
+		s.n = 0
 	}
 	if s.ramp.change(floor); s.bound.over == 0 || b.over == 0 {
 		s.last = open
@@ -270,13 +270,13 @@ func (s *schedule) change(b *bound, floor int64) {
 	s.bound = b
 }
 
-func (s *schedule) forget() { s.n = 0 }
+func (s *schedule) forget(int64) { s.n = 0 }
 
 // undo lowers the cost of the last request; those before have been made up for by the
 // one that followed. If others of the same cost passed at that instant, it makes no
-// difference which of them was the last.
+// difference which of them was the last, but if a pardon came between.
 func (s *schedule) undo(at int64, took, n int) {
-	if s.at == at && s.n == took {
+	if s.at == at && s.n == took && at > s.bound.clause.ledger.pardoned.Load() {
 		s.n = max(1, took-n)
 	}
 }

@@ -118,7 +118,11 @@ func (w *window) gone(n int) int64 {
 
 func (w *window) take(now int64, n, _ int) (int, int64) {
 	w.add(now, n)
-	return w.bound.n - w.sum, later(w.ring[w.head].at, w.bound.per)
+	oldest := &w.ring[w.head]
+	if oldest.n == 0 { // see forget
+		return w.bound.n - w.sum, w.gone(1)
+	}
+	return w.bound.n - w.sum, later(oldest.at, w.bound.per)
 }
 
 // charge drops the oldest of what is more than N.
@@ -134,9 +138,18 @@ func (w *window) charge(now int64, n int) {
 			w.sum -= more
 			break
 		}
-		w.dropThrough(oldest.at)
+		w.drop()
 	}
 	w.add(now, n)
+}
+
+// drop forgets the oldest entry.
+func (w *window) drop() {
+	w.sum -= w.ring[w.head].n
+	w.count--
+	if w.head++; w.head == uint32(len(w.ring)) {
+		w.head = 0
+	}
 }
 
 // add appends to the ring.
@@ -144,7 +157,7 @@ func (w *window) add(now int64, n int) {
 	w.sum += n
 	if w.count > 0 {
 		newest := w.nth(w.count - 1)
-		if w.together(newest.at, now) {
+		if w.together(newest.at, now) && newest.n > 0 {
 			newest.at = now
 			newest.n += n
 			return
@@ -189,8 +202,8 @@ func (w *window) resize(room int) {
 
 // undo finds the units by their instant. Where admissions have entries of their own,
 // that is the instant of the entry; in a slice, one that is not earlier: but then a
-// change since may have dropped ours and left those of others, as a pardon may at one
-// instant.
+// change since may have dropped ours and left those of others. So may Count, and
+// nobody knows whose units of the oldest entry it has dropped.
 func (w *window) undo(at int64, _, n int) {
 	i := uint32(sort.Search(int(w.count), func(i int) bool { return w.nth(uint32(i)).at >= at }))
 	if i == w.count {
@@ -198,7 +211,7 @@ func (w *window) undo(at int64, _, n int) {
 	}
 	a := w.nth(i)
 	c := w.bound.clause
-	if a.at != at && (!w.together(at, a.at) || at < c.since) || at <= c.ledger.pardoned.Load() {
+	if a.at != at && (!w.together(at, a.at) || at < c.since) || i == 0 && c.count != nil {
 		return
 	}
 	n = min(n, a.n)
@@ -214,7 +227,7 @@ func (w *window) undo(at int64, _, n int) {
 func (w *window) left(now int64, kept int) (int, int64) {
 	w.slide(now)
 	n := w.bound.n - kept
-	if n == 0 || w.count == 0 {
+	if n == 0 || w.sum == 0 {
 		return n, never
 	}
 	return max(0, n-w.sum), w.gone(1 - min(0, n-w.sum))
@@ -280,4 +293,15 @@ func (w *window) change(b *bound, floor int64) {
 	}
 }
 
-func (w *window) forget() { w.head, w.count, w.sum = 0, 0, 0 }
+// forget leaves an entry of no units where more may pass that leave together with what
+// it forgets: so that undo does not take the ones for the others.
+func (w *window) forget(now int64) {
+	mark := w.count > 0 && w.together(w.nth(w.count-1).at, now)
+	if mark {
+		w.ring[0] = admit{at: w.nth(w.count - 1).at}
+	}
+	w.head, w.count, w.sum = 0, 0, 0
+	if mark {
+		w.count = 1
+	}
+}

@@ -240,10 +240,10 @@ func (l *Limiter) Forget(rule string, key ...string) error {
 	for i := range l.stripes {
 		l.stripes[i].Lock()
 		if s := c.ledger.peek(uint32(i)); s != nil {
-			s.pardon(c)
+			s.pardon(c, l.now())
 		}
 		if c.ledger.solo != nil && c.ledger.home == uint32(i) && !c.bound.free {
-			c.ledger.solo.pardon(c)
+			c.ledger.solo.pardon(c, l.now())
 		}
 		l.stripes[i].Unlock()
 	}
@@ -265,19 +265,19 @@ func (l *Limiter) pardon(c *clause, key []string) {
 	l.stripes[i].Lock()
 	defer l.stripes[i].Unlock()
 	if _, e, _, _ := l.see(&at, &r); e != nil {
-		e.pardon(c)
+		e.pardon(c, l.now())
 		at.shards[i].unknownIdle()
 	}
 }
 
 // pardon clears all keys of the shard. Needs the lock.
-func (s *shard) pardon(c *clause) {
+func (s *shard) pardon(c *clause, now int64) {
 	if at := s.table.Load(); at != nil {
 		t := *at
 		for i := 0; i < len(t); {
 			e := t[i].Load()
 			if e != nil {
-				if e.pardon(c); e.idles(c) == open {
+				if e.pardon(c, now); e.idles(c) == open {
 					s.remove(c, t, i) // another may have moved here
 					continue
 				}
@@ -287,15 +287,15 @@ func (s *shard) pardon(c *clause) {
 		s.shrink()
 	}
 	if s.overflow != nil {
-		s.overflow.meter.forget()
+		s.overflow.meter.forget(now)
 		s.overflow.rouse()
 	}
 }
 
 // pardon clears the entry. Needs the lock.
-func (e *entry) pardon(c *clause) {
+func (e *entry) pardon(c *clause, now int64) {
 	e.comply(c)
-	e.meter.forget()
+	e.meter.forget(now)
 	if e.waits() {
 		e.rouse()
 	} else if b := e.bound.Load(); b.tries {

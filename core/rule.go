@@ -51,7 +51,7 @@ type Rule struct {
 	// A request that is only counted passes by those who wait, and sees no [Quota] of
 	// the rule. In flight, beyond MaxKeys, it passes uncounted, and those that only look
 	// are refused as further keys are. "" is the usual: the rule counts what it limits.
-	// Only for [Rate] and [InFlight].
+	// Only for [Rate], with [ChargeAll], and [InFlight].
 	Count string
 	// Limit is how much.
 	Limit Limit
@@ -107,7 +107,7 @@ func (r *Rule) check() (wrong []error) {
 		say("Limit: %w", err)
 	}
 	if r.Count != "" && kind != "" && kind != (Rate{}).kind() && kind != (InFlight{}).kind() {
-		say("Count is %q, and Limit is %v; want a Rate or an InFlight, or no Count", r.Count, r.Limit)
+		say("Count is %q, and Limit is %v; want a Rate that charges all or an InFlight, or no Count", r.Count, r.Limit)
 	}
 	switch {
 	case r.Count == "":

@@ -2,8 +2,9 @@ package core
 
 // What may happen to a permit between its decision and its release.
 
-// Detach moves what the request holds to another permit. From then on Release and Fail
-// of p, on whichever copy, do nothing; those of the returned permit count, once. So a
+// Detach moves what the request holds to another permit. From then on what is said to p
+// on whichever copy, Release, Fail, Ready or Settle, does nothing; to the returned permit
+// it counts. So a
 // handler whose work goes on after it has returned keeps its units: the adapter that
 // called it releases p in vain. What p has been told, such as Fail, stays.
 //
@@ -19,8 +20,7 @@ func (p Permit) Detach() Permit {
 // Holds reports that something is held until Release, or is to be decided on: units of
 // an [InFlight], or of a rate that charges by outcome, by a rule that enforces. Where
 // nobody is told when a request ends, such a permit must not be taken for an admission.
-// It must not be called beside Release or later.
-func (p Permit) Holds() bool { return p.admitted() && p.grant.holds() }
+func (p Permit) Holds() bool { return p.admitted() && p.grant.holds(p.turn) }
 
 // Ready says that the request has been set up: what limits with [InFlight].SetUp hold
 // for it is given back. The first call counts, before Release.
@@ -38,11 +38,12 @@ func (p Permit) Ready() {
 //
 // A lower cost gives units back, now, and opens for who waits: those of this request,
 // as far as they are still in their windows. A [Pace] can only give back while nobody
-// has passed since, and not the last unit. A [Rate] above 4096 gives nothing back
-// whose admission lies before the rule's last Replace or Forget. A higher cost is
+// has passed since, nor was pardoned by Forget, and not the last unit; a [Rate] above
+// 4096 only what it has admitted since a Replace changed it. A higher cost is
 // charged now, as a request for what is missing would be, by all rules that had
 // admitted the request and are still there, or by none: it does not wait, and
-// does not pass those who do.
+// does not pass those who do. A key that shares its count beyond MaxKeys has no room
+// for more.
 func (p Permit) Settle(n int) bool {
 	if !p.admitted() {
 		return p.grant == nil && n >= 0
@@ -63,9 +64,13 @@ func (g *grant) detach(turn uint64) bool {
 	}
 }
 
-func (g *grant) holds() bool {
+func (g *grant) holds(turn uint64) bool {
+	if !g.enter(turn) {
+		return false
+	}
+	defer g.leave()
 	for i := range g.steps {
-		if s := &g.steps[i]; s.bound.owes && s.counted() && !s.shadow && !g.over(s) {
+		if s := &g.steps[i]; s.bound.owes && s.counted() && !s.shadow && !g.over(s) && g.owed(s) > 0 {
 			return true
 		}
 	}
@@ -204,7 +209,7 @@ func (g *grant) raise(n int) (ok, done bool) {
 		}
 		switch {
 		case s.way == pass || s.role == counts:
-		case s.entry.waits():
+		case s.way == over || s.entry.waits():
 			s.at = unknown
 		default:
 			s.at = s.entry.meter.opens(now, n, s.kept)
@@ -249,8 +254,19 @@ func (s *step) anew(b *book, level int, now int64) step {
 		t.way = pass
 		return t
 	}
-	t.role, t.shadow, t.alone = s.role, c.rule.Shadow, s.alone
-	if t.bound = c.bound; s.way != over && !s.alone {
+	if t.role, t.shadow, t.alone = s.role, c.rule.Shadow, s.alone; c.rule.Count != s.clause.rule.Count {
+		t.role = limits // whether it still is only counted nobody knows
+	}
+	if s.way == over { // the key may have a count of its own by now
+		if t.way = over; t.role == counts && c.bound.free {
+			t.way = pass
+		} else if t.role == counts {
+			t.bound = c.bound
+			t.entry.settle(c.bound)
+		}
+		return t
+	}
+	if t.bound = c.bound; !s.alone {
 		t.bound = c.boundOf(value{s.entry.key, s.entry.hash & 1})
 	}
 	if t.bound.free {

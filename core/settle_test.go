@@ -501,6 +501,181 @@ func TestWhatIsOnlyCountedIsSettled(t *testing.T) {
 	}
 }
 
+// A pardon of one key takes nothing of another's outcome, nor of what comes after it.
+func TestAPardonOfOneLeavesTheOthersTheirOutcome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiterOf(t, core.Rule{Name: "r", By: "k", Limit: core.Rate{N: 1, Per: time.Hour, Charge: core.ChargeFailed}})
+		b := hold(t, l, of("k", "b"))
+		time.Sleep(time.Second)
+		if err := l.Forget("r", "a"); err != nil {
+			t.Fatal(err)
+		}
+		b.Release()
+		hold(t, l, of("k", "b")).Release()
+		if err := l.Forget("r"); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 { // at the instant of the pardon, where nothing had been before
+			hold(t, l, of("k", "c")).Release()
+		}
+	})
+}
+
+// A key that had to share a count, and has its own by now, is not charged twice as much
+// as it may be by settling what it took before.
+func TestWhoSharedACountHasNoRoomThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiterOf(t, core.Rule{Name: "r", By: "k", MaxKeys: 1, Limit: core.Rate{N: 5, Per: time.Second}})
+		hold(t, l, of("k", "first"))
+		x := hold(t, l, of("k", "x"))
+		time.Sleep(time.Hour)
+		hold(t, l, core.Request{Keys: of("k", "x").Keys, Cost: 5})
+		if x.Settle(5) {
+			t.Error("9 units at one instant")
+		}
+		if !x.Settle(0) {
+			t.Error("it cannot be settled lower")
+		}
+	})
+}
+
+// What was only counted and is limited by now needs room like all others.
+func TestWhatIsLimitedByNowNeedsRoom(t *testing.T) {
+	for _, limit := range []core.Limit{core.InFlight{N: 3}, core.Rate{N: 3, Per: time.Hour}} {
+		l := limiterOf(t, core.Rule{Name: "r", Count: "w", Limit: limit})
+		p := hold(t, l, core.Request{On: "w"})
+		replace(t, l, core.Rule{Name: "r", Limit: limit})
+		q := hold(t, l, core.Request{On: "w", Cost: 2})
+		if p.Settle(2) {
+			t.Errorf("%v: 4 units", limit)
+		}
+		if q.Settle(1); !p.Settle(2) {
+			t.Errorf("%v: there is room for 2 and 1", limit)
+		}
+		p.Release()
+		q.Release()
+		if s := statOf(t, l, "r"); s.InFlight != 0 {
+			t.Errorf("%v: %d in flight at the end", limit, s.InFlight)
+		}
+	}
+}
+
+// Who cannot get in for an hour, whatever comes of anything, does not wait for it.
+func TestNobodyWaitsForWhatIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiterOf(t, core.Rule{Name: "r", Limit: core.Rate{N: 2, Per: time.Hour, Charge: core.ChargeFailed}, Queue: core.Queue{Len: 9, Wait: 10 * time.Second}})
+		for range 2 {
+			p := hold(t, l, core.Request{})
+			p.Fail()
+			p.Release()
+		}
+		for _, cost := range []int{1, 2} {
+			p, err := l.Wait(context.Background(), core.Request{Cost: cost})
+			if r := p.Refusal(); err == nil || r.Reason != core.ReasonQueueTimeout || time.Since(midnight) != 0 {
+				t.Errorf("cost %d: %v, %+v after %v; want queue_timeout at once", cost, err, r, time.Since(midnight))
+			}
+		}
+	})
+}
+
+// A refusal without a lock does not promise a place where there is none.
+func TestARefusalKnowsThatThereIsNoPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiterOf(t,
+			core.Rule{Name: "rate", Limit: core.Rate{N: 2, Per: time.Second}},
+			core.Rule{Name: "slots", By: "k", MaxKeys: 1, Limit: core.InFlight{N: 1}})
+		hold(t, l, of("k", "a")).Release() // its entry stays, without a place
+		hold(t, l, of("k", "b"))
+		if r := refused(t, l, of("k", "a")); r.Rule != "slots" || r.Reason != core.ReasonKeys || r.Known {
+			t.Errorf("%+v; want keys, of no known end", r)
+		}
+	})
+}
+
+// Somebody who only looks starts no warm-up and takes no place.
+func TestPeekStartsNothing(t *testing.T) {
+	for _, limit := range []core.Limit{
+		core.WarmUp{Rate: core.Rate{N: 10, Per: time.Second}, From: 2, Over: 10 * time.Second},
+		core.Pace{N: 10, Per: time.Second, From: 2, Over: 10 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l := limiterOf(t, core.Rule{Name: "r", By: "k", MaxKeys: 1, Limit: limit})
+			for range 2 {
+				r := of("k", "a")
+				r.Cost = 5
+				if p, ok := l.Peek(r); ok || p.Refusal().Reason != core.ReasonRate || !p.Refusal().Known {
+					t.Errorf("%v: %v, %+v", limit, ok, p.Refusal())
+				}
+				if s := statOf(t, l, "r"); s.Keys != 0 || s.Overflowed != 0 {
+					t.Errorf("%v: %d keys, %d in overflow after a look", limit, s.Keys, s.Overflowed)
+				}
+				time.Sleep(5 * time.Second)
+				want := refused(t, limiterOf(t, core.Rule{Name: "r", Limit: limit}), core.Request{Cost: 5}).RetryAfter
+				fresh := limiterOf(t, core.Rule{Name: "r", By: "k", Limit: limit})
+				if got, ok := fresh.Peek(r); ok || got.Refusal().RetryAfter != want {
+					t.Errorf("%v: told %v, want %v", limit, got.Refusal().RetryAfter, want)
+				}
+			}
+			r := of("k", "a")
+			r.Cost = 5
+			refused(t, l, r) // and here the ramp begins
+			time.Sleep(time.Second)
+			before, _ := l.Peek(r)
+			again, _ := l.Peek(r)
+			if before.Refusal() != again.Refusal() {
+				t.Errorf("%v: told %+v, then %+v", limit, before.Refusal(), again.Refusal())
+			}
+		})
+	}
+}
+
+// What a key holds that nobody counts any more takes no place of those that are counted.
+func TestAKeyThatIsUnlimitedByNowGivesUpItsPlace(t *testing.T) {
+	rule := core.Rule{Name: "r", By: "k", MaxKeys: 1, Limit: core.InFlight{N: 1}}
+	l := limiterOf(t, rule)
+	a := hold(t, l, of("k", "a"))
+	free := rule
+	free.For = map[string]core.Limit{"a": core.Unlimited{}}
+	replace(t, l, free)
+	b := hold(t, l, of("k", "b"))
+	a.Release()
+	if r := refused(t, l, of("k", "c")); r.Reason != core.ReasonKeys {
+		t.Errorf("%+v; want keys", r)
+	}
+	replace(t, l, rule)
+	b.Release()
+	for range 3 {
+		hold(t, l, of("k", "c")).Release()
+		hold(t, l, of("k", "a")).Release()
+	}
+	if s := statOf(t, l, "r"); s.InFlight != 0 {
+		t.Errorf("%d in flight", s.InFlight)
+	}
+}
+
+// Do carries its own permit, also within another limiter's.
+func TestDoCarriesItsPermit(t *testing.T) {
+	outer := limiterOf(t, core.Rule{Name: "outer", Limit: core.Rate{N: 10, Per: time.Hour}})
+	inner := limiterOf(t, core.Rule{Name: "inner", Limit: core.Rate{N: 10, Per: time.Hour}})
+	err := outer.Do(t.Context(), core.Request{}, func(ctx context.Context) error {
+		return inner.Do(ctx, core.Request{}, func(ctx context.Context) error {
+			if p := core.PermitFrom(ctx); p.Quota().Rule != "inner" || !p.Settle(7) {
+				t.Errorf("the permit is of %q", p.Quota().Rule)
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, _ := inner.Peek(core.Request{}); p.Quota().Remaining != 3 {
+		t.Errorf("%d left of the inner's; want 3", p.Quota().Remaining)
+	}
+	if p, _ := outer.Peek(core.Request{}); p.Quota().Remaining != 9 {
+		t.Errorf("%d left of the outer's; want 9", p.Quota().Remaining)
+	}
+}
+
 // Work that goes on after the handler has returned keeps its slot.
 func TestADetachedPermitOutlivesItsHandler(t *testing.T) {
 	l := limiterOf(t, core.Rule{Name: "r", Limit: core.InFlight{N: 1}})
@@ -692,8 +867,8 @@ func TestPeekTakesNothing(t *testing.T) {
 		}
 		replace(t, l, rules...)
 		hold(t, l, core.Request{Cost: 1}) // shadow is spent, and has a queue
-		if p, ok := l.Peek(core.Request{}); !ok || p != (core.Permit{}) {
-			t.Errorf("%v, %+v; want true and the zero permit for who may wait", ok, p)
+		if p, ok := l.Peek(core.Request{}); !ok || p.Quota().Rule != "shadow" || p.Quota().Remaining != 0 || p.Settle(0) {
+			t.Errorf("%v, %+v; want true and what is left, nothing, for who may wait", ok, p.Quota())
 		}
 		if s := statOf(t, l, "shadow"); s.Waiting != 0 {
 			t.Error("who looks waits")
@@ -720,4 +895,17 @@ func TestTheRulesInForceAreTold(t *testing.T) {
 	if n := len(l.Rules()); n != 0 {
 		t.Errorf("%d rules after all were taken away", n)
 	}
+}
+
+// Of what is only counted the latest N units are kept; nobody's undo takes those.
+func TestAnUndoTakesNothingOfWhatIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiterOf(t, core.Rule{Name: "r", On: "read", Count: "write", Limit: core.Rate{N: 5, Per: time.Hour}})
+		a := hold(t, l, core.Request{On: "write", Cost: 3})
+		hold(t, l, core.Request{On: "write", Cost: 3}) // at the same instant: one of the first 3 is dropped
+		a.Settle(0)
+		if p, ok := l.Peek(core.Request{On: "read", Cost: 3}); ok {
+			t.Errorf("%+v: a read of 3 fits beside the latest 3 of 5", p.Quota())
+		}
+	})
 }

@@ -85,6 +85,10 @@ func (e *entry) comply(c *clause) {
 	if c.ledger.solo == nil {
 		b = c.boundOf(value{e.key, e.hash & 1})
 	}
+	if _, holds := e.meter.(holder); holds && b.named {
+		e.settle(b) // what it holds comes back beside those that MaxKeys bounds
+		return
+	}
 	if b.free {
 		e.tell(unsaid)
 		e.meter.change(e.bound.Load(), latest) // forgets all
