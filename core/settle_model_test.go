@@ -424,3 +424,99 @@ func runDesk(t *testing.T, random *rand.Rand, length int) {
 func allShadow(rules []core.Rule) bool {
 	return !slices.ContainsFunc(rules, func(r core.Rule) bool { return !r.Shadow })
 }
+
+// Above 4096 units share entries. Whatever is settled, pardoned and changed at instants
+// that share one, no more are kept in any window than N, and who is refused fits when it
+// is told to come.
+func TestASlicedRateNeverKeepsMoreThanN(t *testing.T) {
+	for seed := range uint64(2000) {
+		synctest.Test(t, func(t *testing.T) { runSlices(t, rand.New(rand.NewPCG(seed, 11))) })
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}
+
+func runSlices(t *testing.T, random *rand.Rand) {
+	rate := func() core.Rate { // slices of 1 to 6
+		return core.Rate{N: 4097 + random.IntN(100), Per: time.Duration(4000 + random.IntN(20_000))}
+	}
+	type taken struct {
+		permit core.Permit
+		at     time.Duration
+		n      int
+		gone   bool
+	}
+	limit := rate()
+	l := limiterOf(t, core.Rule{Name: "r", Limit: limit})
+	var all []*taken
+	began := time.Now()
+	said := fmt.Sprintln(limit)
+	for range 80 {
+		now := time.Since(began)
+		kept := func() (sum int) {
+			for _, u := range all {
+				if u.gone = u.gone || u.at <= now-limit.Per; !u.gone {
+					sum += u.n
+				}
+			}
+			return sum
+		}
+		switch op := random.IntN(14); {
+		case op < 3:
+			time.Sleep(time.Duration(random.IntN(4)))
+		case op < 4:
+			time.Sleep(limit.Per / time.Duration(1+random.IntN(4)))
+		case op < 9:
+			n := 1 + random.IntN(2000)
+			p, ok := l.Try(core.Request{Cost: n})
+			said += fmt.Sprintln(now, "try", n, ok, p.Refusal())
+			if ok {
+				all = append(all, &taken{permit: p, at: now, n: n})
+				if sum := kept(); sum > limit.N {
+					t.Fatalf("%s%d units are kept, of %d", said, sum, limit.N)
+				}
+				break
+			}
+			time.Sleep(p.Refusal().RetryAfter)
+			if p, ok = l.Try(core.Request{Cost: n}); !ok {
+				t.Fatalf("%swho comes when it is told is refused: %v", said, p.Refusal())
+			}
+			now = time.Since(began)
+			all = append(all, &taken{permit: p, at: now, n: n})
+			if sum := kept(); sum > limit.N {
+				t.Fatalf("%s%d units are kept, of %d", said, sum, limit.N)
+			}
+		case op < 12 && len(all) > 0:
+			u := all[random.IntN(len(all))]
+			if u.permit == (core.Permit{}) { // what a Settle has added
+				break
+			}
+			n := random.IntN(u.n + 100)
+			ok := u.permit.Settle(n)
+			said += fmt.Sprintln(now, "settle", u.at, u.n, n, ok)
+			switch {
+			case ok && n > u.n:
+				all = append(all, &taken{at: now, n: n - u.n})
+			case ok:
+				u.n = n
+			}
+			if sum := kept(); sum > limit.N && ok && n > u.n {
+				t.Fatalf("%s%d units are kept, of %d", said, sum, limit.N)
+			}
+		case op < 13:
+			said += fmt.Sprintln(now, "forget")
+			if err := l.Forget("r"); err != nil {
+				t.Fatal(err)
+			}
+			for _, u := range all {
+				u.gone = true
+			}
+		default:
+			kept()
+			limit = rate()
+			said += fmt.Sprintln(now, "replace", limit)
+			replace(t, l, core.Rule{Name: "r", Limit: limit})
+		}
+	}
+}
