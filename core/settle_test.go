@@ -623,13 +623,12 @@ func TestPeekStartsNothing(t *testing.T) {
 					t.Errorf("%v: told %v, want %v", limit, got.Refusal().RetryAfter, want)
 				}
 			}
-			r := of("k", "a")
-			r.Cost = 5
-			refused(t, l, r) // and here the ramp begins
+			used := limiterOf(t, core.Rule{Name: "r", Limit: limit})
+			hold(t, used, core.Request{})
+			time.Sleep(time.Minute) // there is a count, and it is cold again
+			before, _ := used.Peek(core.Request{Cost: 5})
 			time.Sleep(time.Second)
-			before, _ := l.Peek(r)
-			again, _ := l.Peek(r)
-			if before.Refusal() != again.Refusal() {
+			if again, _ := used.Peek(core.Request{Cost: 5}); before.Refusal() != again.Refusal() {
 				t.Errorf("%v: told %+v, then %+v", limit, before.Refusal(), again.Refusal())
 			}
 		})
