@@ -178,7 +178,7 @@ func TestABodyThatNobodyClosesHoldsUntilItsContextEnds(t *testing.T) {
 					if s := stat(t, l, "one"); s.InFlight != 1 || served.Load() != 1 {
 						t.Errorf("before the end: %+v, %d served", s, served.Load())
 					}
-					time.Sleep(1)
+					time.Sleep(time.Nanosecond)
 					synctest.Wait()
 					if s := stat(t, l, "one"); s.InFlight != 0 || s.Failed != failed || served.Load() != 0 {
 						t.Errorf("after the end: %+v, %d served", s, served.Load())
