@@ -28,10 +28,12 @@ import (
 // What refuses is [ReasonInFlight] where only an outcome can make room. Else a
 // [Refusal]'s RetryAfter is when there is room for sure: an outcome may make some
 // before. N is 4096 at most; a key costs some 60 bytes more than that of another Rate,
-// and an undecided admission 16 bytes more. While some that share counts beyond MaxKeys
-// are undecided, newcomers of their stripe share them too; only a key that For names by
-// then leaves behind what of its own is undecided there and older than Per. To change
-// Charge by Replace starts the rule afresh.
+// and an undecided admission 16 bytes more. To change Charge by Replace starts the rule
+// afresh.
+//
+// Beyond MaxKeys, while some of those that share a count are undecided, newcomers share
+// it too. If Replace names one of them in For meanwhile, its new count does not know what
+// it has been trying for longer than Per.
 type Charge uint8
 
 const (

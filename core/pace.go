@@ -30,8 +30,8 @@ import (
 // beyond ten million requests a second. A key costs 48 bytes, whatever N is.
 //
 // With From and Over, the pace warms up as a [WarmUp] does: gaps are those of L
-// instead of N, where L, from when the ramp starts to when it is cold again, is told
-// there; and no (t-Per, t] has more units than L(t). Both are zero, or From is 1 to N
+// instead of N (see there for L, for when the ramp starts, and for when it is cold
+// again); and no (t-Per, t] has more units than L(t). Both are zero, or From is 1 to N
 // and Over above 0.
 //
 // [Limiter.Replace] keeps when the last request passed, and its cost: the next

@@ -65,8 +65,9 @@ type Refusal struct {
 
 	// RetryAfter is the time until the latest known instant at which a refusing
 	// rule opens: a request that comes earlier is refused again, one that comes
-	// then passes if nobody else came first. Of those who wait in line it knows
-	// nothing. 0 if no instant is known.
+	// then passes if nobody else came first. An outcome, a Settle, Forget or Replace
+	// may make room before; of those who wait in line it knows nothing. 0 if no
+	// instant is known.
 	RetryAfter time.Duration
 	// Known is false if some refusing rule cannot tell when it opens: a slot is
 	// free when somebody is done, and never is never.

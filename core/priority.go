@@ -7,8 +7,8 @@ import (
 
 // A Priority is how important a request is. In a [Queue] the more important wait
 // before the less important, and a [Reserve] keeps units for them. The zero value
-// is [Default]. Values below [Sheddable] count as that, values above [Critical] as
-// that.
+// is [Default]. Values below [Sheddable] count as [Sheddable], values above
+// [Critical] as [Critical].
 type Priority int8
 
 const (

@@ -56,7 +56,7 @@ type Rule struct {
 	// Limit is how much.
 	Limit Limit
 	// For has other limits for particular values of By, which must be a single
-	// one: of the same kind, or with N = 0, or [Unlimited]. For[""] is for
+	// one: of the same kind, and the same Charge, or with N = 0, or [Unlimited]. For[""] is for
 	// requests without the key.
 	For map[string]Limit
 	// Queue lets refused requests wait. The zero Queue refuses at once.
@@ -140,7 +140,11 @@ func (r *Rule) check() (wrong []error) {
 			continue
 		}
 		if n, _ := limit.size(); n > 0 && limit.kind() != "" && limit.kind() != kind {
-			say("For[%q] is %v; want the kind of the rule's other limits, %s, or N = 0, or Unlimited", v, limit, kind)
+			want := kind
+			if _, is := limit.(Rate); is && kind == (Rate{}).kind() {
+				want += " that charges all"
+			}
+			say("For[%q] is %v; want the kind of the rule's other limits, %s, or N = 0, or Unlimited", v, limit, want)
 		}
 		if err := r.reserves(limit); err != nil {
 			say("Reserve is {Default: %d, Critical: %d}, For[%q] is %v: %w", r.Reserve.Default, r.Reserve.Critical, v, limit, err)

@@ -28,8 +28,9 @@ import (
 // is refused.
 //
 // [Limiter.Replace] keeps what a Rate keeps, and b: L is from then on as if it had
-// always been the new one. What has an empty window then, and nobody told to come,
-// is cold. [Limiter.Forget] leaves b alone, and what is warm so.
+// always been the new one. A key whose window is empty then, and for which nobody was
+// told a time to come, is cold. [Limiter.Forget] leaves b alone, so what is warm stays
+// warm.
 type WarmUp struct {
 	Rate Rate
 	From int

@@ -39,7 +39,7 @@ const Unmatched = "(unmatched)"
 // Clients may call what does not exist, and the interceptors never see that.
 // [Options].Known says what exists; all else is the resource [Unmatched] here, so
 // names that clients invent are neither remembered nor given to
-// [Options].Resource, but to Skip. Since nothing is taken here, such calls fill no
+// [Options].Resource; Skip does get them. Since nothing is taken here, such calls fill no
 // limit: there is no rate for a flood of them. They are refused by a limit of 0, and
 // by rules on "" that other calls have filled; grpc-go answers the rest, Unimplemented.
 func InTapHandle(l *core.Limiter, o Options) tap.ServerInHandle {

@@ -203,8 +203,8 @@
 // To clients of Connect, of gRPC and of gRPC-Web the answer of HTTP means
 // unavailable, which many take for a server that is down. With this
 // Options.Refuse, before handlers of connectrpc.com/connect, they see
-// resource_exhausted, with the wait in a RetryInfo, and others what they always see,
-// if Answer is given the Status, Headers and Legacy of your Options:
+// resource_exhausted, with the wait in a RetryInfo. Other clients get the usual answer.
+// If your Options set Status, Headers or Legacy, set them on this Answer too:
 //
 //	func refuseRPC() func(http.ResponseWriter, *http.Request, core.Permit) {
 //		rpc := connect.NewErrorWriter(connect.WithRequireConnectProtocolHeader())

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -43,6 +44,12 @@ func scenes(c config) []*scene {
 // plot runs all scenes at the same time, judges each, and draws them. It returns
 // the exit status.
 func plot(ctx context.Context, c config, stdout, stderr io.Writer) int {
+	file, err := openDrawing(c.plot) // before the work: a wrong path is told at once
+	if err != nil {
+		fmt.Fprintf(stderr, "flowqps: %v\n", err)
+		return 1
+	}
+	defer file.discard()
 	panels := scenes(c)
 	fmt.Fprintf(stderr, "%d limits, each under %d calls at once every %v, for %v\n", len(panels), panels[0].config.goroutines, apart, c.span)
 	var running sync.WaitGroup
@@ -77,7 +84,7 @@ func plot(ctx context.Context, c config, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "flowqps: interrupted, so nothing is drawn")
 		return 1
 	}
-	if err := os.WriteFile(c.plot, draw(panels), 0o644); err != nil {
+	if err := file.write(draw(panels)); err != nil {
 		fmt.Fprintf(stderr, "flowqps: %v\n", err)
 		return 1
 	}
@@ -85,6 +92,39 @@ func plot(ctx context.Context, c config, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stdout, "verdict: kept")
 	}
 	return status
+}
+
+// A drawing is the file that it will be put into.
+type drawing struct {
+	*os.File
+	fresh bool // it was not there before
+}
+
+func openDrawing(path string) (*drawing, error) {
+	_, err := os.Stat(path)
+	file, failed := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
+	return &drawing{file, err != nil}, failed
+}
+
+// write puts it there, in place of what was.
+func (d *drawing) write(b []byte) error {
+	info, err := d.Stat()
+	if err == nil && info.Mode().IsRegular() {
+		err = d.Truncate(0)
+	}
+	if err == nil {
+		_, err = d.Write(b)
+	}
+	d.fresh = d.fresh && err != nil
+	return errors.Join(err, d.Close())
+}
+
+// discard leaves nothing behind that was not there, unless it was written.
+func (d *drawing) discard() {
+	d.Close()
+	if d.fresh {
+		os.Remove(d.Name())
+	}
 }
 
 func (s *scene) run(ctx context.Context) error {
