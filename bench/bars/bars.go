@@ -101,7 +101,7 @@ func bars() []bar {
 		return ratio(loops.AdmitUnkeyed(), loops.AdmitRate(xtime))
 	})
 	// From here on the process has peers that tick in the background.
-	adapters := []string{"nethttpflow", "ginflow", "echoflow", "grpcflow"}
+	adapters := []string{"nethttpflow", "ginflow", "echoflow", "echo5flow", "grpcflow"}
 	for i, name := range adapters {
 		add(name+" adds to an empty middleware's: allocations", allocs, 0, func() float64 {
 			s := loops.Services(true)[i]

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/exactflow/exactflow/core"
+	"github.com/exactflow/exactflow/echo5flow"
 	"github.com/exactflow/exactflow/echoflow"
 	"github.com/exactflow/exactflow/ginflow"
 	"github.com/exactflow/exactflow/grpcflow"
@@ -15,6 +16,7 @@ import (
 	"github.com/go-chi/httprate"
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
+	echo5 "github.com/labstack/echo/v5"
 	"github.com/ulule/limiter/v3"
 	ululegin "github.com/ulule/limiter/v3/drivers/middleware/gin"
 	"github.com/ulule/limiter/v3/drivers/store/memory"
@@ -78,6 +80,13 @@ func Services(admit bool) []Service {
 					middleware.RateLimiterMemoryStoreConfig{Rate: rate.Limit(float64(n) / per.Seconds()), Burst: n, ExpiresIn: per})))),
 			},
 		}, {
+			Name: "echo5",
+			Bare: serve("bare", true, echo5Engine()),
+			Least: serve("empty middleware", true, echo5Engine(func(h echo5.HandlerFunc) echo5.HandlerFunc {
+				return func(c *echo5.Context) error { return h(c) }
+			})),
+			Ours: serve("echo5flow", admit, echo5Engine(echo5flow.Middleware(New(One("ip", limit)), echo5flow.Options{}))),
+		}, {
 			Name: "grpc",
 			Bare: call("bare", true, nil),
 			Least: call("empty interceptor", true, func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
@@ -111,6 +120,13 @@ func echoEngine(limit ...echo.MiddlewareFunc) http.Handler {
 	e := echo.New()
 	e.Use(limit...)
 	e.GET("/orders/:id", func(c echo.Context) error { return c.NoContent(http.StatusNoContent) })
+	return e
+}
+
+func echo5Engine(limit ...echo5.MiddlewareFunc) http.Handler {
+	e := echo5.New()
+	e.Use(limit...)
+	e.GET("/orders/:id", func(c *echo5.Context) error { return c.NoContent(http.StatusNoContent) })
 	return e
 }
 
