@@ -497,13 +497,13 @@ func TestWrongOptionsPanicWhenTheMiddlewareIsMade(t *testing.T) {
 	of := func(*echo.Context) string { return "" }
 	for want, build := range map[string]func(){
 		"echo5flow: the limiter is nil": func() { echo5flow.Middleware(nil, echo5flow.Options{}) },
-		"echo5flow: Options.Keys[0] lacks its By or its Of": func() {
+		"echo5flow: Options.Keys[0] lacks its By or its Of; want both": func() {
 			echo5flow.Middleware(l, echo5flow.Options{Keys: []echo5flow.Key{{Of: of}}})
 		},
-		"echo5flow: Options.Keys[1] lacks its By or its Of": func() {
+		"echo5flow: Options.Keys[1] lacks its By or its Of; want both": func() {
 			echo5flow.Middleware(l, echo5flow.Options{Keys: []echo5flow.Key{echo5flow.Peer(), {By: "a"}}})
 		},
-		`echo5flow: two of Options.Keys are By "ip"`: func() {
+		`echo5flow: two of Options.Keys are By "ip"; want one, since of two only the first would count`: func() {
 			echo5flow.Middleware(l, echo5flow.Options{Keys: []echo5flow.Key{echo5flow.Peer(), {By: "ip", Of: of}}})
 		},
 		`echo5flow: Options.Keys[0] is By "resource", which is the request's own`: func() {
@@ -515,10 +515,10 @@ func TestWrongOptionsPanicWhenTheMiddlewareIsMade(t *testing.T) {
 		`echo5flow: Options.Keys[0] is By "a ", which no rule can name; want no comma, and no space around it`: func() {
 			echo5flow.Middleware(l, echo5flow.Options{Keys: []echo5flow.Key{echo5flow.Param("a ", "a")}})
 		},
-		"echo5flow: Options.Headers is 4, which is none of the constants": func() {
+		"echo5flow: Options.Headers is 4, which is none of the constants; want 0 to 3": func() {
 			echo5flow.Middleware(l, echo5flow.Options{Headers: nethttpflow.HeadersNever + 1})
 		},
-		"echo5flow: Options.Legacy is 4, which is none of the constants": func() {
+		"echo5flow: Options.Legacy is 4, which is none of the constants; want 0 to 3": func() {
 			echo5flow.Middleware(l, echo5flow.Options{Legacy: nethttpflow.LegacyDraft06 + 1})
 		},
 		"echo5flow: Param needs the name of the part it reads":      func() { echo5flow.Param("a", "") },

@@ -197,10 +197,10 @@ func TestWrongStoresPanicWhenTheyAreMade(t *testing.T) {
 		`echo5flow: StoreOptions is By "a,b", which no rule can name; want no comma, and no space around it`: func() {
 			echo5flow.NewStore(l, echo5flow.StoreOptions{By: "a,b"})
 		},
-		"echo5flow: Options.Headers is 4, which is none of the constants": func() {
+		"echo5flow: Options.Headers is 4, which is none of the constants; want 0 to 3": func() {
 			echo5flow.NewStore(l, echo5flow.StoreOptions{Headers: nethttpflow.HeadersNever + 1})
 		},
-		"echo5flow: Options.Legacy is 4, which is none of the constants": func() {
+		"echo5flow: Options.Legacy is 4, which is none of the constants; want 0 to 3": func() {
 			echo5flow.NewStore(l, echo5flow.StoreOptions{Legacy: nethttpflow.LegacyDraft06 + 1})
 		},
 	} {

@@ -259,13 +259,13 @@ func TestWrongOptionsPanicWhenTheMiddlewareIsMade(t *testing.T) {
 	of := func(echo.Context) string { return "" }
 	for want, build := range map[string]func(){
 		"echoflow: the limiter is nil": func() { echoflow.Middleware(nil, echoflow.Options{}) },
-		"echoflow: Options.Keys[0] lacks its By or its Of": func() {
+		"echoflow: Options.Keys[0] lacks its By or its Of; want both": func() {
 			echoflow.Middleware(l, echoflow.Options{Keys: []echoflow.Key{{Of: of}}})
 		},
-		"echoflow: Options.Keys[1] lacks its By or its Of": func() {
+		"echoflow: Options.Keys[1] lacks its By or its Of; want both": func() {
 			echoflow.Middleware(l, echoflow.Options{Keys: []echoflow.Key{echoflow.Peer(), {By: "a"}}})
 		},
-		`echoflow: two of Options.Keys are By "ip"`: func() {
+		`echoflow: two of Options.Keys are By "ip"; want one, since of two only the first would count`: func() {
 			echoflow.Middleware(l, echoflow.Options{Keys: []echoflow.Key{echoflow.Peer(), {By: "ip", Of: of}}})
 		},
 		`echoflow: Options.Keys[0] is By "resource", which is the request's own`: func() {
@@ -277,10 +277,10 @@ func TestWrongOptionsPanicWhenTheMiddlewareIsMade(t *testing.T) {
 		`echoflow: Options.Keys[0] is By "a ", which no rule can name; want no comma, and no space around it`: func() {
 			echoflow.Middleware(l, echoflow.Options{Keys: []echoflow.Key{echoflow.Param("a ", "a")}})
 		},
-		"echoflow: Options.Headers is 4, which is none of the constants": func() {
+		"echoflow: Options.Headers is 4, which is none of the constants; want 0 to 3": func() {
 			echoflow.Middleware(l, echoflow.Options{Headers: nethttpflow.HeadersNever + 1})
 		},
-		"echoflow: Options.Legacy is 4, which is none of the constants": func() {
+		"echoflow: Options.Legacy is 4, which is none of the constants; want 0 to 3": func() {
 			echoflow.Middleware(l, echoflow.Options{Legacy: nethttpflow.LegacyDraft06 + 1})
 		},
 		"echoflow: Param needs the name of the part it reads":       func() { echoflow.Param("a", "") },

@@ -231,13 +231,13 @@ func TestWrongOptionsPanicWhenTheMiddlewareIsMade(t *testing.T) {
 	of := func(*gin.Context) string { return "" }
 	for want, build := range map[string]func(){
 		"ginflow: the limiter is nil": func() { ginflow.Middleware(nil, ginflow.Options{}) },
-		"ginflow: Options.Keys[0] lacks its By or its Of": func() {
+		"ginflow: Options.Keys[0] lacks its By or its Of; want both": func() {
 			ginflow.Middleware(l, ginflow.Options{Keys: []ginflow.Key{{Of: of}}})
 		},
-		"ginflow: Options.Keys[1] lacks its By or its Of": func() {
+		"ginflow: Options.Keys[1] lacks its By or its Of; want both": func() {
 			ginflow.Middleware(l, ginflow.Options{Keys: []ginflow.Key{ginflow.Peer(), {By: "a"}}})
 		},
-		`ginflow: two of Options.Keys are By "ip"`: func() {
+		`ginflow: two of Options.Keys are By "ip"; want one, since of two only the first would count`: func() {
 			ginflow.Middleware(l, ginflow.Options{Keys: []ginflow.Key{ginflow.Peer(), {By: "ip", Of: of}}})
 		},
 		`ginflow: Options.Keys[0] is By "resource", which is the request's own`: func() {
@@ -249,10 +249,10 @@ func TestWrongOptionsPanicWhenTheMiddlewareIsMade(t *testing.T) {
 		`ginflow: Options.Keys[0] is By "a ", which no rule can name; want no comma, and no space around it`: func() {
 			ginflow.Middleware(l, ginflow.Options{Keys: []ginflow.Key{ginflow.Param("a ", "a")}})
 		},
-		"ginflow: Options.Headers is 4, which is none of the constants": func() {
+		"ginflow: Options.Headers is 4, which is none of the constants; want 0 to 3": func() {
 			ginflow.Middleware(l, ginflow.Options{Headers: nethttpflow.HeadersNever + 1})
 		},
-		"ginflow: Options.Legacy is 4, which is none of the constants": func() {
+		"ginflow: Options.Legacy is 4, which is none of the constants; want 0 to 3": func() {
 			ginflow.Middleware(l, ginflow.Options{Legacy: nethttpflow.LegacyDraft06 + 1})
 		},
 		"ginflow: Param needs the name of the part it reads":        func() { ginflow.Param("a", "") },

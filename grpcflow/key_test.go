@@ -169,9 +169,9 @@ func TestWrongWiringPanicsAtOnce(t *testing.T) {
 	}{
 		{func() { grpcflow.UnaryServerInterceptor(nil, grpcflow.Options{}) }, "grpcflow: the limiter is nil"},
 		{func() { grpcflow.StreamServerInterceptor(nil, grpcflow.Options{}) }, "grpcflow: the limiter is nil"},
-		{with(grpcflow.Key{Of: of}), "grpcflow: Options.Keys[0] lacks its By or its Of"},
-		{with(grpcflow.Peer(), grpcflow.Key{By: "user"}), `grpcflow: Options.Keys[1] lacks its By or its Of`},
-		{with(grpcflow.Peer(), grpcflow.Metadata("ip", "x-forwarded-for")), `grpcflow: two of Options.Keys are By "ip"`},
+		{with(grpcflow.Key{Of: of}), "grpcflow: Options.Keys[0] lacks its By or its Of; want both"},
+		{with(grpcflow.Peer(), grpcflow.Key{By: "user"}), `grpcflow: Options.Keys[1] lacks its By or its Of; want both`},
+		{with(grpcflow.Peer(), grpcflow.Metadata("ip", "x-forwarded-for")), `grpcflow: two of Options.Keys are By "ip"; want one, since of two only the first would count`},
 		{with(grpcflow.Key{By: "resource", Of: of}), `grpcflow: Options.Keys[0] is By "resource", which is the request's own`},
 		{with(grpcflow.Metadata("a,b", "x")), `grpcflow: Options.Keys[0] is By "a,b", which no rule can name; want no comma, and no space around it`},
 		{with(grpcflow.Metadata("\ta", "x")), `grpcflow: Options.Keys[0] is By "\ta", which no rule can name; want no comma, and no space around it`},

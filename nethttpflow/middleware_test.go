@@ -53,13 +53,13 @@ func TestWrongOptionsPanicWhenTheMiddlewareIsMade(t *testing.T) {
 		build func()
 	}{
 		{"nethttpflow: the limiter is nil", func() { nethttpflow.Middleware(nil, nethttpflow.Options{}) }},
-		{"nethttpflow: Options.Keys[1] lacks its By or its Of", func() {
+		{"nethttpflow: Options.Keys[1] lacks its By or its Of; want both", func() {
 			nethttpflow.Middleware(l, nethttpflow.Options{Keys: []nethttpflow.Key{nethttpflow.Peer(), {Of: of}}})
 		}},
-		{"nethttpflow: Options.Keys[0] lacks its By or its Of", func() {
+		{"nethttpflow: Options.Keys[0] lacks its By or its Of; want both", func() {
 			nethttpflow.Middleware(l, nethttpflow.Options{Keys: []nethttpflow.Key{{By: "a"}}})
 		}},
-		{`nethttpflow: two of Options.Keys are By "ip"`, func() {
+		{`nethttpflow: two of Options.Keys are By "ip"; want one, since of two only the first would count`, func() {
 			nethttpflow.Middleware(l, nethttpflow.Options{Keys: []nethttpflow.Key{nethttpflow.Peer(), {By: "a", Of: of}, {By: "ip", Of: of}}})
 		}},
 		{`nethttpflow: Options.Keys[0] is By "resource", which is the request's own`, func() {
@@ -71,10 +71,10 @@ func TestWrongOptionsPanicWhenTheMiddlewareIsMade(t *testing.T) {
 		{`nethttpflow: Options.Keys[0] is By " a", which no rule can name; want no comma, and no space around it`, func() {
 			nethttpflow.Middleware(l, nethttpflow.Options{Keys: []nethttpflow.Key{{By: " a", Of: of}}})
 		}},
-		{"nethttpflow: Options.Headers is 4, which is none of the constants", func() {
+		{"nethttpflow: Options.Headers is 4, which is none of the constants; want 0 to 3", func() {
 			nethttpflow.Middleware(l, nethttpflow.Options{Headers: nethttpflow.HeadersNever + 1})
 		}},
-		{"nethttpflow: Options.Legacy is 4, which is none of the constants", func() {
+		{"nethttpflow: Options.Legacy is 4, which is none of the constants; want 0 to 3", func() {
 			nethttpflow.Middleware(l, nethttpflow.Options{Legacy: nethttpflow.LegacyDraft06 + 1})
 		}},
 		{"nethttpflow: Options.Mux is a nil *http.ServeMux", func() {

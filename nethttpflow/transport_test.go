@@ -1132,10 +1132,10 @@ func TestATransportThatCannotWorkPanicsWhenMade(t *testing.T) {
 		"nethttpflow: TransportOptions.HoldBack is -1s; want 0 or more": func() {
 			nethttpflow.Transport(nil, l, nethttpflow.TransportOptions{HoldBack: -time.Second})
 		},
-		`nethttpflow: two of Options.Keys are By "host"`: func() {
+		`nethttpflow: two of Options.Keys are By "host"; want one, since of two only the first would count`: func() {
 			nethttpflow.Transport(nil, l, nethttpflow.TransportOptions{Keys: []nethttpflow.Key{nethttpflow.Host(), {By: "host", Of: of}}})
 		},
-		"nethttpflow: Options.Keys[0] lacks its By or its Of": func() {
+		"nethttpflow: Options.Keys[0] lacks its By or its Of; want both": func() {
 			nethttpflow.Transport(nil, l, nethttpflow.TransportOptions{Keys: []nethttpflow.Key{{By: "host"}}})
 		},
 	} {

@@ -18,9 +18,9 @@ func Keys[K any](who string, keys []K, of func(K) (by string, ok bool)) {
 		by, ok := of(k)
 		switch {
 		case by == "" || !ok:
-			panic(fmt.Sprintf("%s: Options.Keys[%d] lacks its By or its Of", who, i))
+			panic(fmt.Sprintf("%s: Options.Keys[%d] lacks its By or its Of; want both", who, i))
 		case seen[by]:
-			panic(fmt.Sprintf("%s: two of Options.Keys are By %q", who, by))
+			panic(fmt.Sprintf("%s: two of Options.Keys are By %q; want one, since of two only the first would count", who, by))
 		}
 		By(who, fmt.Sprintf("Options.Keys[%d]", i), by)
 		seen[by] = true
@@ -41,7 +41,7 @@ func By(who, key, by string) {
 // none of the field's constants, which end with last.
 func Constant[T ~uint8](who, field string, v, last T) {
 	if v > last {
-		panic(fmt.Sprintf("%s: Options.%s is %d, which is none of the constants", who, field, v))
+		panic(fmt.Sprintf("%s: Options.%s is %d, which is none of the constants; want 0 to %d", who, field, v, last))
 	}
 }
 
