@@ -34,7 +34,7 @@ type Adapter struct {
 type Server struct {
 	// Call asks the server, and waits for the answer or for the end of ctx, which
 	// the server notices: when ctx is canceled, the handler's context is. Its deadline
-	// is known to the server from the begin.
+	// is known to the server from the beginning.
 	Call func(ctx context.Context, c Call) Answer
 
 	// Shutdown takes no new calls, and returns soon after those begun have been

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -33,7 +35,7 @@ var faults = map[fault][]string{
 	"runs what is refused":                 {"a refused call does not run and is told why", "…"},
 	"runs what is refused, unseen":         {"a refused call does not run and is told why", "…"},
 	"answers a refusal with nothing":       {"a refused call does not run and is told why", "a refusal is told by status headers and document", "…"},
-	"names another rule":                   {"a refused call does not run and is told why", "a refusal is told by status headers and document", "…"},
+	"names another rule":                   {"a refused call does not run and is told why", "keys are counted apart", "a refusal is told by status headers and document", "…"},
 	"tells half of the wait":               {"a call after exactly RetryAfter passes", "RetryAfter is whole seconds and never too early", "…"},
 	"tells no wait":                        {"a call after exactly RetryAfter passes", "RetryAfter is whole seconds and never too early", "…"},
 	"forgets Release":                      {"a slot is held until the handler returns", "whatever ends the handler gives its slot back", "…"},
@@ -53,10 +55,16 @@ var faults = map[fault][]string{
 	"lets some pass unasked":               {"many at once stay within the limit", "…"},
 	"swaps the keys":                       {"keys are counted apart"},
 	"knows the first key only":             {"keys are counted apart"},
-	"makes keys lower case":                {"keys are counted apart"},
+	"knows the last key only":              {"keys are counted apart"},
+	"gives every key the first's value":    {"keys are counted apart"},
+	"makes the first key lower case":       {"keys are counted apart"},
+	"makes the last key lower case":        {"keys are counted apart"},
 	"has one key for all":                  {"keys are counted apart"},
+	"gives a key to who has none":          {"keys are counted apart"},
 	"calls all routes alike":               {"a rule limits the route that it is on", "what no route matches is one resource"},
-	"takes the path for the resource":      {"a rule limits the route that it is on", "what no route matches is one resource"},
+	"takes the path for the resource":      {"a rule limits the route that it is on", "what no route matches is one resource", "what a client invents makes no new resource"},
+	"takes the query for the resource":     {"what a client invents makes no new resource"},
+	"believes every method":                {"what a client invents makes no new resource"},
 	"ignores Resource":                     {"a resource of ones own reaches the rules", "who may not wait is not let past those who do"},
 	"ignores Cost":                         {"cost is taken", "a carried permit can be settled", "who may not wait is not let past those who do"},
 	"takes a cost below 0 for 1":           {"cost is taken"},
@@ -68,7 +76,9 @@ var faults = map[fault][]string{
 	"does not wait":                        {"who waits passes in turn", "a queue refuses when it is full or too slow", "who may not wait is not let past those who do", "…"},
 	"waits by itself":                      {"who waits passes in turn", "…"},
 	"believes a header":                    {"by default a client is its peer"},
-	"takes the port for the peer":          {"by default a client is its peer"},
+	"takes the port for the peer":          {"by default a client is its peer", "by default an IPv6 client is its network"},
+	"takes an IPv6 address for a client":   {"by default an IPv6 client is its network"},
+	"takes IPv6 for one client":            {"by default an IPv6 client is its network"},
 	"waits for who has gone":               {"who goes away while waiting leaves the line", "a deadline before the wait can end refuses at once", "a context that is done is no refusal"},
 	"waits beyond the deadline":            {"a deadline before the wait can end refuses at once", "a context that is done is no refusal"},
 	"refuses who has gone":                 {"a context that is done is no refusal"},
@@ -88,7 +98,7 @@ var faults = map[fault][]string{
 	"tells limits always":               {"an admitted answer says nothing of limits"},
 	"writes a body to HEAD":             {"HEAD gets no body"},
 	"reads the body":                    {"a refused body is not read"},
-	"lets pass what no route matches":   {"what no route matches is one resource", "HEAD gets no body"},
+	"lets pass what no route matches":   {"what no route matches is one resource", "what a client invents makes no new resource", "HEAD gets no body"},
 	"wraps the writer":                  {"what is written can be flushed", "a connection can be hijacked and is held"},
 	"wraps the writer, but can flush":   {"a connection can be hijacked and is held"},
 	"wraps the writer, Unwrap included": {"what is written can be flushed", "a connection can be hijacked and is held"},
@@ -131,6 +141,28 @@ func TestEveryPromiseHasAControl(t *testing.T) {
 	}
 	for name := range broken {
 		t.Errorf("controls break what is no promise: %s", name)
+	}
+}
+
+// What is no adapter at all is said to be none. It ends a test: so that is one of
+// another process, which is this program again.
+func TestWhatIsLackingIsSaid(t *testing.T) {
+	const which = "FLOWTEST_LACKING"
+	switch os.Getenv(which) {
+	case "Adapter.Serve":
+		Run(t, Adapter{})
+		return
+	case "HTTP.Handler":
+		RunHTTP(t, HTTP{})
+		return
+	}
+	for _, field := range []string{"Adapter.Serve", "HTTP.Handler"} {
+		c := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+		c.Env = append(os.Environ(), which+"="+field)
+		out, err := c.CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "controls_test.go") || !strings.Contains(string(out), "flowtest: "+field+" is nil\n") || strings.Contains(string(out), "panic") {
+			t.Errorf("without %s: %v\n%s", field, err, out)
+		}
 	}
 }
 
@@ -297,9 +329,15 @@ func (f fault) handler(l *core.Limiter, o Options, next http.Handler) http.Handl
 func (f fault) request(o Options, h Header, r *http.Request, pattern string) core.Request {
 	ask := core.Request{On: "(none)"}
 	if pattern != "" {
-		ask.On = r.Method + " " + pattern
+		method := r.Method
+		if known := []string{"GET", "HEAD", "POST"}; !slices.Contains(known, method) && f != "believes every method" {
+			method = "other"
+		}
+		ask.On = method + " " + pattern
 	}
 	switch {
+	case f == "takes the query for the resource":
+		ask.On += r.URL.RawQuery
 	case f == "calls all routes alike":
 		ask.On = "POST /a/{id}"
 	case f == "takes the path for the resource":
@@ -309,12 +347,18 @@ func (f fault) request(o Options, h Header, r *http.Request, pattern string) cor
 		ask.On = o.Resource(h)
 	}
 	if o.Keys == nil {
-		ip, _, _ := net.SplitHostPort(r.RemoteAddr)
+		peer := netip.MustParseAddrPort(r.RemoteAddr).Addr()
+		ip := peer.String()
 		switch forwarded := h("X-Forwarded-For"); {
 		case f == "takes the port for the peer":
 			ip = r.RemoteAddr
 		case f == "believes a header" && forwarded != "":
 			ip = forwarded
+		case f == "takes IPv6 for one client" && peer.Is6():
+			ip = "IPv6"
+		case f != "takes an IPv6 address for a client" && peer.Is6():
+			network, _ := peer.Prefix(64)
+			ip = network.String()
 		}
 		ask.Keys = []core.Key{{By: "ip", Value: ip}}
 	}
@@ -326,9 +370,17 @@ func (f fault) request(o Options, h Header, r *http.Request, pattern string) cor
 	case f == "swaps the keys":
 		ask.Keys[0].Value, ask.Keys[1].Value = ask.Keys[1].Value, ask.Keys[0].Value
 	case f == "knows the first key only":
-		ask.Keys[0], ask.Keys = ask.Keys[1], ask.Keys[:1]
-	case f == "makes keys lower case":
+		ask.Keys = ask.Keys[:1]
+	case f == "knows the last key only":
+		ask.Keys = ask.Keys[1:]
+	case f == "gives every key the first's value":
+		ask.Keys[1].Value = ask.Keys[0].Value
+	case f == "makes the first key lower case":
 		ask.Keys[0].Value = strings.ToLower(ask.Keys[0].Value)
+	case f == "makes the last key lower case":
+		ask.Keys[1].Value = strings.ToLower(ask.Keys[1].Value)
+	case f == "gives a key to who has none" && ask.Keys[0].Value == "":
+		ask.Keys[0].Value = "nobody"
 	case f == "has one key for all":
 		ask.Keys[0].Value = "all"
 	}

@@ -33,7 +33,8 @@
 //		})
 //	}
 //
-// and the example of Run has an adapter of one's own for one's own framework, whole.
+// and the example of Run, in the file flowtest/example_run_test.go, has an adapter of
+// one's own for one's own framework, whole.
 //
 // What is promised:
 //
@@ -59,7 +60,10 @@
 //     after draft 11; Cache-Control: no-store; a problem document, but to HEAD. By
 //     default nothing of it where a request is admitted.
 //   - The handler gets a writer that can flush and be hijacked; the body of a refused
-//     request is not read; what no route matches is one resource.
+//     request is not read.
+//   - What no route matches is one resource, and no method, path or query that a client
+//     invents makes a new one. By default a client is "ip", the address of its
+//     connection's other end, or the /64 that it is in.
 //
 // Each examination takes some milliseconds, since it runs in a bubble of
 // [testing/synctest]. An adapter that hangs makes the bubble panic, with the stacks
@@ -70,7 +74,7 @@
 // What does my service do when it is refused, or refuses? [Refusing] is a limiter
 // that does so for the reason and with the wait that a test wants, [Fill] takes all
 // that the service's own rules have left, and [NoneHeld] finds permits that nobody
-// releases.
+// releases. Tests with all three are in flowtest/example_refusing_test.go.
 //
 //	func TestClientsAreToldToComeBack(t *testing.T) {
 //		shop := NewShop(flowtest.Refusing(t, core.ReasonRate, 30*time.Second))

@@ -39,6 +39,10 @@ type HTTP struct {
 // to clients in headers and problem documents, and that nothing stands between a
 // handler and its connection.
 func RunHTTP(t *testing.T, h HTTP) {
+	t.Helper()
+	if h.Handler == nil {
+		t.Fatal("flowtest: HTTP.Handler is nil")
+	}
 	t.Run("HTTP1", func(t *testing.T) { Run(t, h.adapter(http1)) })
 	t.Run("HTTP2", func(t *testing.T) {
 		for _, p := range promises() {

@@ -29,8 +29,10 @@ func httpPromises() []promise {
 		{"HEAD gets no body", headHasNoBody},
 		{"a refused body is not read", bodyIsNotRead},
 		{"what no route matches is one resource", unmatchedIsOne},
+		{"what a client invents makes no new resource", inventedIsOne},
 		{"a context that is done is no refusal", doneIsNoRefusal},
 		{"by default a client is its peer", clientIsPeer},
+		{"by default an IPv6 client is its network", clientIsNetwork},
 		{"a panic goes on unchanged", panicGoesOn},
 		{"what is written can be flushed", canFlush},
 		{"a connection can be hijacked and is held", canHijack},
@@ -250,6 +252,32 @@ func unmatchedIsOne(x *exam) {
 	}
 }
 
+// A client can invent methods, paths and queries without end. Each kind of them is
+// one resource, whatever the adapter calls it: else a rule By "resource" would give
+// every request a limit of its own, and the memory of one.
+func inventedIsOne(x *exam) {
+	const invented = 50
+	for _, c := range []struct{ what, method, target string }{
+		{"methods on a route", "FLOW%d", "/a/1"},
+		{"methods on no route", "FLOW%d", "/nowhere"},
+		{"paths on a route", "POST", "/a/%d"},
+		{"paths on no route", "POST", "/nowhere/%d"},
+		{"queries on a route", "POST", "/a/1?q=%d"},
+		{"queries on no route", "POST", "/nowhere?q=%d"},
+	} {
+		l := x.limiter(core.Rule{Name: "each", By: "resource", Limit: core.Rate{N: invented, Per: time.Hour}})
+		h := x.http.Handler(l, Options{}, fine)
+		number := func(s string, i int) string { return strings.ReplaceAll(s, "%d", fmt.Sprint(i)) }
+		for i := range invented {
+			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(number(c.method, i), number(c.target, i), nil))
+		}
+		if s := x.stat(l, "each"); s.Keys != 1 || s.Admitted != invented {
+			x.Errorf("%d %s, such as %s %s: the limiter was asked for %d, which are %d resources; want all, and one",
+				invented, c.what, number(c.method, 0), number(c.target, 0), s.Admitted, s.Keys)
+		}
+	}
+}
+
 // A context that ends, before the request is decided or while it waits, is answered
 // 503, since an answer that nobody writes becomes 200; and no client is told of a
 // limit that has not refused it.
@@ -312,6 +340,28 @@ func clientIsPeer(x *exam) {
 	}
 	if n := x.stat(l, "each").Empty; n != 0 {
 		x.Errorf("%d requests were of nobody", n)
+	}
+}
+
+// A host has all the addresses of its /64 to ask from, and its neighbour those of
+// another.
+func clientIsNetwork(x *exam) {
+	const hosts, addresses = 2, 20
+	l := x.limiter(core.Rule{Name: "each", By: "ip", Limit: core.Rate{N: 1, Per: time.Minute}})
+	h := x.http.Handler(l, Options{}, fine)
+	for host := range hosts {
+		passed := 0
+		for i := range addresses {
+			r := httptest.NewRequest("POST", "/a/1", nil)
+			r.RemoteAddr = fmt.Sprintf("[2001:db8:0:%x:%x::%x]:1234", host, i<<11, i)
+			w := httptest.NewRecorder()
+			if h.ServeHTTP(w, r); w.Code == 200 {
+				passed++
+			}
+		}
+		if passed != 1 {
+			x.Errorf("from %d addresses of 2001:db8:0:%x::/64 %d requests have passed, where each client may have one", addresses, host, passed)
+		}
 	}
 }
 

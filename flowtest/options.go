@@ -26,14 +26,15 @@ func with(name, value string) Call { return Call{Header: map[string]string{name:
 // costs reads a call's cost.
 func costs(h Header) int { n, _ := strconv.Atoi(h(costHeader)); return n }
 
-// As many calls as the limit allows pass for each client, whoever else called; one
-// who has a limit of his own has that one; a call that lacks the key counts as such.
+// As many calls as the limit allows pass for each client, each tenant, and each pair
+// of them, whoever else called; one who has a limit of his own has that one; a call
+// that lacks a key counts as such.
 func keysAreApart(x *exam) {
 	per := func(n int) core.Rate { return core.Rate{N: n, Per: time.Hour} }
 	l := x.limiter(
-		core.Rule{Name: "clients", By: "client", Limit: per(1), For: map[string]core.Limit{"large": per(3)}},
-		core.Rule{Name: "tenants", By: "tenant", Limit: per(9)},
-		core.Rule{Name: "both", By: "client,tenant", Limit: per(9)})
+		core.Rule{Name: "clients", By: "client", Limit: per(1), For: map[string]core.Limit{"large": per(9), "larger": per(9)}},
+		core.Rule{Name: "tenants", By: "tenant", Limit: per(5)},
+		core.Rule{Name: "pairs", By: "client,tenant", Limit: per(3)})
 	var ran atomic.Int32
 	s := x.serve(l, Options{Keys: []Key{
 		{By: "client", Of: func(h Header) string { return h(clientHeader) }},
@@ -42,29 +43,38 @@ func keysAreApart(x *exam) {
 	for _, c := range []struct {
 		client, tenant string
 		pass           int
-	}{{"a", "b", 1}, {"b", "a", 1}, {"large", "a", 3}, {"c", "large", 1}, {"A", "b", 1}} {
+		then           string // the rule that refuses the next
+	}{
+		{"a", "b", 1, "clients"},
+		{"b", "a", 1, "clients"},
+		{"large", "a", 3, "pairs"},
+		{"c", "large", 1, "clients"},
+		{"A", "b", 1, "clients"},
+		{"larger", "a", 1, "tenants"},
+		{"d", "a", 0, "tenants"},
+		{"larger", "A", 3, "pairs"},
+	} {
 		call := Call{Header: map[string]string{clientHeader: c.client, tenantHeader: c.tenant}}
 		for i := range c.pass {
 			if a := x.call(s, call); a.Outcome != OK {
 				x.Errorf("client %s of tenant %s, call %d: %v; want %d to pass", c.client, c.tenant, i, a, c.pass)
 			}
 		}
-		if a := x.call(s, call); a.Outcome != Refused || a.Rule != "clients" {
-			x.Errorf("client %s of tenant %s, call %d: %v; want %d to pass", c.client, c.tenant, c.pass, a, c.pass)
+		if a := x.call(s, call); a.Outcome != Refused || a.Rule != c.then {
+			x.Errorf("client %s of tenant %s, call %d: %v; want %d to pass, and rule %q to refuse", c.client, c.tenant, c.pass, a, c.pass, c.then)
 		}
 	}
-	if n := x.stat(l, "clients").Empty; n != 0 {
-		x.Errorf("%d calls were without a client; want none", n)
-	}
 	x.want("a call without keys", x.call(s, Call{}), OK)
-	if n := x.stat(l, "clients").Empty; n != 1 {
-		x.Errorf("of a call without keys %d were without a client", n)
+	for _, s := range l.Stats() {
+		if s.Empty != 1 {
+			x.Errorf("for rule %q %d calls lacked a key; want the one without keys", s.Rule, s.Empty)
+		}
 	}
 }
 
 func routesAreApart(x *exam) {
 	if r := x.adapter.Resources; r[0] == "" || r[1] == "" || r[0] == r[1] {
-		x.Fatalf("Adapter.Resources are %q; want those of two routes", r)
+		x.Fatalf("the Resources are %q; want what the adapter calls its two routes", r)
 	}
 	for closed := range 2 {
 		l := x.limiter(core.Rule{Name: "closed", On: x.adapter.Resources[closed], Limit: core.InFlight{N: 0}})

@@ -23,9 +23,18 @@ import (
 // combination ends the test. What the limiter holds is released at the test's end.
 func Refusing(t testing.TB, why core.Reason, after time.Duration) *core.Limiter {
 	t.Helper()
-	knows := why == core.ReasonRate || why == core.ReasonQueueFull || why == core.ReasonQueueTimeout
-	if after < 0 || after > 0 && !knows || after == 0 && why == core.ReasonRate {
-		t.Fatalf("flowtest: no refusal for reason %q has RetryAfter %v", why, after)
+	right, want := after == 0, "0"
+	switch why {
+	case core.ReasonRate:
+		right, want = after > 0, "above 0"
+	case core.ReasonQueueFull, core.ReasonQueueTimeout:
+		right, want = after >= 0, "0 or above"
+	case core.ReasonNever, core.ReasonInFlight, core.ReasonKeys, core.ReasonQueued:
+	default:
+		t.Fatalf("flowtest: no refusal has reason %q", why)
+	}
+	if !right {
+		t.Fatalf("flowtest: no refusal for reason %q has RetryAfter %v; want %s", why, after, want)
 	}
 
 	const all = 4096 // of a rate, the most that is exact
@@ -60,8 +69,6 @@ func Refusing(t testing.TB, why core.Reason, after time.Duration) *core.Limiter 
 			Limit: core.Rate{N: all, Per: math.MaxInt64},
 			For:   map[string]core.Limit{"ahead": core.Unlimited{}},
 		})
-	default:
-		t.Fatalf("flowtest: no refusal has reason %q", why)
 	}
 	l, err := core.New(rules...)
 	if err != nil {

@@ -2,14 +2,16 @@ package flowtest_test
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"runtime"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/exactflow/exactflow/core"
 	"github.com/exactflow/exactflow/flowtest"
+	"github.com/exactflow/exactflow/nethttpflow"
 )
 
 // Whatever the request is, it gets the refusal that was asked for, again and again.
@@ -62,14 +64,24 @@ func TestRefusingKnowsWhatThereIsNot(t *testing.T) {
 	for _, c := range []struct {
 		why   core.Reason
 		after time.Duration
+		want  string
 	}{
-		{core.ReasonNone, 0}, {core.ReasonNone, 1}, {core.ReasonNever, 1}, {core.ReasonInFlight, time.Second}, {core.ReasonRate, 0},
-		{core.ReasonRate, -1}, {core.ReasonKeys, 1}, {core.ReasonQueued, 1}, {core.ReasonQueueFull, -1}, {core.ReasonQueueTimeout, -1}, {99, 0},
+		{core.ReasonNone, 0, `has reason ""`},
+		{core.ReasonNone, 1, `has reason ""`},
+		{99, 0, `has reason "` + core.Reason(99).String() + `"`},
+		{core.ReasonNever, 1, `for reason "never" has RetryAfter 1ns; want 0`},
+		{core.ReasonInFlight, time.Second, `for reason "in_flight" has RetryAfter 1s; want 0`},
+		{core.ReasonRate, 0, `for reason "rate" has RetryAfter 0s; want above 0`},
+		{core.ReasonRate, -1, `for reason "rate" has RetryAfter -1ns; want above 0`},
+		{core.ReasonKeys, -1, `for reason "keys" has RetryAfter -1ns; want 0`},
+		{core.ReasonQueued, 1, `for reason "queued" has RetryAfter 1ns; want 0`},
+		{core.ReasonQueueFull, -1, `for reason "queue_full" has RetryAfter -1ns; want 0 or above`},
+		{core.ReasonQueueTimeout, -1, `for reason "queue_timeout" has RetryAfter -1ns; want 0 or above`},
 	} {
-		t.Run(fmt.Sprint(c), func(t *testing.T) {
+		t.Run(c.want, func(t *testing.T) {
 			r := record(func(t testing.TB) { flowtest.Refusing(t, c.why, c.after) })
-			if !r.ended || len(r.said) != 1 || !strings.HasPrefix(r.said[0], "flowtest: no refusal ") {
-				t.Errorf("ended: %v, said %q", r.ended, r.said)
+			if want := "flowtest: no refusal " + c.want; !r.ended || len(r.said) != 1 || r.said[0] != want {
+				t.Errorf("ended: %v, said %q; want %q", r.ended, r.said, want)
 			}
 		})
 	}
@@ -123,6 +135,93 @@ func TestFillEndsTheTestWhereNothingLimits(t *testing.T) {
 	}
 }
 
+// What is left when r fits no more is taken too, by each of several rules.
+func TestFillLeavesNoRoomForLess(t *testing.T) {
+	for _, c := range []struct{ limit, cost int }{{3, 2}, {3, 0}, {7, 7}, {100, 70}, {4096, 4095}, {1000, 3}} {
+		l, err := core.New(
+			core.Rule{Name: "held", Limit: core.InFlight{N: c.limit}},
+			core.Rule{Name: "rate", Limit: core.Rate{N: c.limit + 1, Per: time.Hour}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := record(func(t testing.TB) { flowtest.Fill(t, l, core.Request{Cost: c.cost}) })
+		if r.ended || len(r.said) != 0 {
+			t.Fatalf("%+v: ended: %v, said %q", c, r.ended, r.said)
+		}
+		for cost := range max(c.cost, 1) {
+			if _, ok := l.Try(core.Request{Cost: cost + 1}); ok {
+				t.Errorf("%+v: one of %d passes", c, cost+1)
+			}
+		}
+		if n := l.Stats()[0].InFlight; n != c.limit {
+			t.Errorf("%+v: %d in flight", c, n)
+		}
+		r.cleanUp()
+	}
+}
+
+// Else a test would go on, green, with nothing filled.
+func TestFillEndsTheTestWhereNothingCanPass(t *testing.T) {
+	l, err := core.New(
+		core.Rule{Name: "closed", On: "closed", Limit: core.Rate{N: 0, Per: time.Hour}},
+		core.Rule{Name: "all", Limit: core.InFlight{N: 5}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, request := range map[string]core.Request{
+		`flowtest: no request has cost -1; want 0, which is 1, or above`:                                    {On: "mine", Cost: -1},
+		`flowtest: rule "all" never lets a request on "mine" of cost 6 pass: there is nothing to fill`:      {On: "mine", Cost: 6},
+		`flowtest: rule "closed" never lets a request on "closed" of cost 1 pass: there is nothing to fill`: {On: "closed"},
+	} {
+		r := record(func(t testing.TB) { flowtest.Fill(t, l, request) })
+		if !r.ended || len(r.said) != 1 || r.said[0] != want {
+			t.Errorf("ended: %v, said %q; want %q", r.ended, r.said, want)
+		}
+		r.cleanUp()
+	}
+}
+
+// The values that Fill's documentation names are those which adapters make.
+func TestFillIsOfTheKeysThatAdaptersMake(t *testing.T) {
+	for value, ask := range map[string]func(http.Handler) int{
+		"192.0.2.1": func(h http.Handler) int {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+			return w.Code
+		},
+		"2001:db8:1:2::/64": func(h http.Handler) int {
+			r := httptest.NewRequest("GET", "/", nil)
+			r.RemoteAddr = "[2001:db8:1:2::3]:4"
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			return w.Code
+		},
+		"127.0.0.1": func(h http.Handler) int {
+			s := httptest.NewServer(h)
+			defer s.Close()
+			res, err := s.Client().Get(s.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res.Body.Close()
+			return res.StatusCode
+		},
+	} {
+		l, err := core.New(core.Rule{Name: "each", By: "ip", Limit: core.Rate{N: 3, Per: time.Hour}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := nethttpflow.Middleware(l, nethttpflow.Options{})(http.NotFoundHandler())
+		if got := ask(h); got != 404 {
+			t.Errorf("%s, before: %d", value, got)
+		}
+		flowtest.Fill(t, l, core.Request{Keys: []core.Key{{By: "ip", Value: value}}})
+		if got := ask(h); got != 429 {
+			t.Errorf("%s, filled: %d", value, got)
+		}
+	}
+}
+
 func TestNoneHeldFindsAForgottenRelease(t *testing.T) {
 	l, err := core.New(
 		core.Rule{Name: "service", Limit: core.InFlight{N: 9}},
@@ -131,7 +230,7 @@ func TestNoneHeldFindsAForgottenRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	for forgets, want := range map[bool]string{
-		true:  `[flowtest: rule "service" has 3 units in flight at the end: a permit was not released]`,
+		true:  `[flowtest: rule "service" has 3 units in flight at the end: a permit was not released (or NoneHeld was called after Fill)]`,
 		false: "[]",
 	} {
 		var forgotten core.Permit

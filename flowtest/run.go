@@ -19,6 +19,10 @@ import (
 //
 // shows all adapters.
 func Run(t *testing.T, a Adapter) {
+	t.Helper()
+	if a.Serve == nil {
+		t.Fatal("flowtest: Adapter.Serve is nil")
+	}
 	for _, p := range promises() {
 		t.Run(p.name, func(t *testing.T) { p.put(t, a, HTTP{}) })
 	}
