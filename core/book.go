@@ -51,6 +51,7 @@ type clause struct {
 	bound   *bound
 	special map[value]*bound // For
 	since   int64            // the instant at which Replace made the clause
+	dropped bool             // of what it counted, some may have been dropped: see Count
 	change  int              // how many changes of the rule came before
 	floors  []floor          // what they made most keys forget
 	settled atomic.Bool      // Replace has been through the values in For
@@ -323,7 +324,7 @@ func (c *clause) follow(was *clause) {
 	if !was.bound.free {
 		at = c.since - was.bound.per
 	}
-	c.change = was.change + 1
+	c.change, c.dropped = was.change+1, c.dropped || was.dropped
 	c.floors = slices.Clone(was.floors)
 	for n := len(c.floors); n > 0 && c.floors[n-1].at <= at; n-- {
 		c.floors = c.floors[:n-1]

@@ -153,7 +153,7 @@ func (l *Limiter) glance(b *book, plan *plan, seen *[few]sight, r *Request, p *P
 		case e != nil:
 			t, sure = e.told(bound)
 		default:
-			t, sure = open, bound.named || !c.crowded()
+			t, sure = open, (bound.named || !c.crowded()) && !c.ledger.spilled.Load()
 		}
 		if !sure || t == open && bound.holds && !bound.named && c.solo == nil && c.crowded() {
 			return false // the entry may be there and have no place
@@ -490,9 +490,17 @@ func (s *step) opens(r *Request, now int64, n int, m mode) int64 {
 // looks is a count that answers as the step's, for who changes it by the question.
 func (s *step) looks() meter {
 	if s.entry == nil {
-		return s.bound.limit.meter(s.bound)
+		return s.count()
 	}
 	return s.entry.meter.copy()
+}
+
+// count is the step's, an empty one if there is none.
+func (s *step) count() meter {
+	if s.entry == nil {
+		return s.bound.limit.meter(s.bound)
+	}
+	return s.entry.meter
 }
 
 // unsettled reports that it is not plain how the step is counted.
@@ -531,8 +539,10 @@ func (s *step) settle(r *Request, now int64) {
 		}
 	case b.named || !s.clause.crowded() && !(b.tries && s.shard.tries()):
 		s.way, s.seat = fresh, !b.named
-		if (s.seat || b.added && !s.clause.settled.Load()) && s.shard.shares(s.clause, now) {
-			s.entry = s.shard.emerge(b, s.key(r), s.hash)
+		if s.seat || b.added && !s.clause.settled.Load() {
+			if m := s.shard.shared(b, now); m != nil {
+				s.entry = entryWith(b, s.key(r), s.hash, m)
+			}
 		}
 	case b.holds:
 		s.way = full
@@ -639,8 +649,7 @@ func (s *step) enter(r *Request, now int64) {
 		}
 		s.shard.insert(s.clause, s.entry, now)
 	case s.entry == nil:
-		s.entry = newEntry(s.bound, "", 0)
-		s.shard.overflow = s.entry
+		s.entry = s.shard.spill(s.bound)
 	}
 }
 

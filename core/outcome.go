@@ -187,23 +187,30 @@ func (m *trial) decide(at int64, n int, spared bool) {
 	if n == 0 {
 		return
 	}
-	i := sort.Search(len(m.undecided), func(i int) bool { return m.undecided[i].at >= at })
-	if i == len(m.undecided) || m.undecided[i].at != at {
-		return // as after a Settle that lowered the cost to nothing
+	first := sort.Search(len(m.undecided), func(i int) bool { return m.undecided[i].at >= at })
+	last := first - 1
+	for last+1 < len(m.undecided) && m.undecided[last+1].at == at {
+		last++
 	}
-	// At the instant of a pardon there may be two: what is stale, and what came after.
-	// Whose this is cannot be told, so let the one go that leaves more counted.
-	if next := i + 1; !spared && next < len(m.undecided) && m.undecided[next].at == at {
-		i = next
-	}
-	a := &m.undecided[i]
-	a.n -= n
-	if i < m.stale {
-		m.older -= n
-	} else if spared {
-		m.window.undo(at, n, n)
-	}
-	if a.n == 0 {
+	// There may be several at the instant of pardons: what is stale, and then what came
+	// after. Which of them these are cannot be told, so let those go that leave more counted.
+	for ; n > 0 && first <= last; last-- {
+		i := last
+		if spared {
+			i = first
+		}
+		a := &m.undecided[i]
+		k := min(n, a.n)
+		n -= k
+		a.n -= k
+		if i < m.stale {
+			m.older -= k
+		} else if spared {
+			m.window.undo(at, k, k)
+		}
+		if a.n > 0 {
+			break
+		}
 		m.undecided = slices.Delete(m.undecided, i, i+1)
 		if i < m.stale {
 			m.stale--

@@ -8,20 +8,34 @@ package core
 // which nobody can tell apart any more. So it starts with a copy of all of that,
 // as if it were its own: at least what it has used, and gone when that has left.
 
-// shares reports that units are in overflow. Needs the lock.
-func (s *shard) shares(c *clause, now int64) bool {
-	if s.overflow == nil || c.bound.free {
-		return false
+// shared is the count of a key that comes under b and was counted in overflow, or nil if
+// nothing of that is left. Needs the lock.
+func (s *shard) shared(b *bound, now int64) meter {
+	if s.overflow == nil {
+		return nil
 	}
-	s.overflow.settle(c.bound)
-	return s.overflow.meter.idles() > now
-}
-
-// emerge makes an entry of a key that was counted in overflow. Needs the lock.
-func (s *shard) emerge(b *bound, key string, hash uint64) *entry {
+	if !b.named {
+		s.overflow.settle(b)
+		if s.overflow.meter.idles() <= now {
+			return nil
+		}
+	}
 	m := s.overflow.meter.copy()
 	m.change(b, b.clause.floorOf(s.overflow.bound.Load()))
-	return entryWith(b, key, hash, m)
+	if m.idles() <= now { // a value in For has a window of its own
+		return nil
+	}
+	return m
+}
+
+// spill is the stripe's count of those that share one, which comes into being with the
+// first. From then on who has no entry may find one there. Needs the lock.
+func (s *shard) spill(b *bound) *entry {
+	if s.overflow == nil {
+		s.overflow = newEntry(b, "", 0)
+		b.clause.ledger.spilled.Store(true)
+	}
+	return s.overflow
 }
 
 // stretch is how many slots a sweep looks at for one newcomer. A stripe is looked

@@ -202,6 +202,9 @@ func (e *entry) waits() bool { return e.line != nil && e.line.first() != nil }
 
 // line is who waits at the step's door, as they rank by now. Needs the lock.
 func (s *step) line(now int64) *line {
+	if s.entry == nil { // as for who only looks
+		return nil
+	}
 	q := s.entry.line
 	if q != nil {
 		q.rise(now, s.bound)
@@ -474,7 +477,7 @@ func (s *step) soonest(level, n int, now int64) int64 {
 			}
 		}
 	}
-	t := s.entry.meter.soonest(now, atMost(ahead), atMost(alike), n, s.kept)
+	t := s.count().soonest(now, atMost(ahead), atMost(alike), n, s.kept)
 	if s.at < unknown && !s.bound.tries {
 		t = max(t, s.at)
 	}

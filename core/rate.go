@@ -211,7 +211,7 @@ func (w *window) undo(at int64, _, n int) {
 	}
 	a := w.nth(i)
 	c := w.bound.clause
-	if a.at != at && (!w.together(at, a.at) || at < c.since) || i == 0 && c.count != nil || a.n == 0 {
+	if a.at != at && (!w.together(at, a.at) || at < c.since) || i == 0 && c.dropped || a.n == 0 {
 		return
 	}
 	n = min(n, a.n)

@@ -124,8 +124,10 @@ func (l *Limiter) settle(special map[value]*bound, c *clause) {
 		switch e := s.find(hash, v.text); {
 		case e != nil:
 			e.comply(c)
-		case b.added && !b.free && s.shares(c, now):
-			s.insert(c, s.emerge(b, v.text, hash), now)
+		case b.added && !b.free:
+			if m := s.shared(b, now); m != nil {
+				s.insert(c, entryWith(b, v.text, hash, m), now)
+			}
 		}
 		l.stripes[i].Unlock()
 	}
@@ -136,7 +138,7 @@ func (l *Limiter) settle(special map[value]*bound, c *clause) {
 func (l *Limiter) compile(r Rule, was *clause) *clause {
 	c := &clause{rule: r, on: compile(r.On)}
 	if r.Count != "" {
-		c.count = compile(r.Count)
+		c.count, c.dropped = compile(r.Count), true
 	}
 	c.bound = newBound(c, r.Limit, false)
 	kept := was != nil && was.rule.kind() == r.kind() && was.rule.By == r.By

@@ -38,8 +38,9 @@ func (p Permit) Ready() {
 //
 // A lower cost gives units back, now, and opens for who waits: those of this request,
 // as far as they are still in their windows. A [Pace] can only give back while nobody
-// has passed since, nor was pardoned by Forget, and not the last unit; a [Rate] above
-// 4096 only what it has admitted since a Replace changed it. A higher cost is
+// has passed since, and Forget was not called for the rule, and not the last unit; a
+// [Rate] above 4096 only what it has admitted since a Replace changed it. Of what is only
+// counted (see Rule.Count) both go as far as the limit of the decision could tell. A higher cost is
 // charged now, as a request for what is missing would be, by all rules that had
 // admitted the request and are still there, or by none: it does not wait, and
 // does not pass those who do. A key that shares its count beyond MaxKeys has no room
@@ -290,18 +291,15 @@ func (s *step) newcomer(now int64) {
 	case s.entry != nil:
 		s.entry.settle(s.bound)
 	case !s.bound.named && (c.crowded() || s.bound.tries && s.shard.tries()):
-		if s.shard.overflow == nil {
-			s.shard.overflow = newEntry(s.bound, "", 0)
-		}
-		s.way, s.entry = over, s.shard.overflow
+		s.way, s.entry = over, s.shard.spill(s.bound)
 		s.entry.settle(s.bound)
 	default:
 		s.way, s.seat = fresh, !s.bound.named
-		if s.seat && s.shard.shares(c, now) {
-			s.entry = s.shard.emerge(s.bound, key, hash)
-		} else {
-			s.entry = newEntry(s.bound, key, hash)
+		m := s.shard.shared(s.bound, now)
+		if m == nil {
+			m = s.bound.limit.meter(s.bound)
 		}
+		s.entry = entryWith(s.bound, key, hash, m)
 	}
 }
 

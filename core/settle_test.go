@@ -915,3 +915,127 @@ func TestAnUndoTakesNothingOfWhatIsKept(t *testing.T) {
 		}
 	})
 }
+
+// Somebody who only looks at what would have to wait stands nowhere, whatever there is.
+func TestPeekAtAQueueOfNobody(t *testing.T) {
+	for _, limit := range []core.Limit{
+		core.WarmUp{Rate: core.Rate{N: 10, Per: time.Second}, From: 2, Over: 10 * time.Second},
+		core.Pace{N: 10, Per: time.Second, From: 2, Over: 10 * time.Second},
+	} {
+		for _, r := range []core.Request{{Cost: 5}, {Cost: 1, Priority: core.Default}} {
+			for _, maxKeys := range []int{0, 1} {
+				l := limiterOf(t, core.Rule{Name: "r", By: "k", MaxKeys: maxKeys, Limit: limit, Queue: core.Queue{Len: 5, Wait: time.Minute}, Reserve: core.Reserve{Critical: 2}})
+				if maxKeys == 1 {
+					hold(t, l, core.Request{Keys: of("k", "first").Keys, Priority: core.Critical})
+				}
+				r.Keys = of("k", "x").Keys
+				if p, ok := l.Peek(r); !ok || p.Quota().Rule != "r" {
+					t.Errorf("%v, %+v: %v, %+v; want true, it may wait", limit, r, ok, p.Refusal())
+				}
+			}
+		}
+	}
+}
+
+// A key that shared its count is not forgiven it when it is named in For, whatever becomes
+// of the others then.
+func TestWhoIsNamedBringsWhatItShared(t *testing.T) {
+	hour := core.Rate{N: 3, Per: time.Hour}
+	for name, limit := range map[string]core.Limit{
+		"others unlimited": core.Unlimited{},
+		"others shorter":   core.Rate{N: 3, Per: time.Second},
+		"others alike":     hour,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			rule := core.Rule{Name: "r", By: "k", MaxKeys: 1, Limit: hour}
+			l := limiterOf(t, rule)
+			hold(t, l, of("k", "first"))
+			for range 3 {
+				hold(t, l, of("k", "x"))
+			}
+			time.Sleep(2 * time.Second)
+			rule.Limit, rule.For = limit, map[string]core.Limit{"x": hour}
+			replace(t, l, rule)
+			if r := func() core.Refusal { p, _ := l.Try(of("k", "x")); return p.Refusal() }(); r.RetryAfter != time.Hour-2*time.Second {
+				t.Errorf("%s: %+v; want refused for the rest of the hour", name, r)
+			}
+		})
+	}
+}
+
+// At the instant of pardons nobody knows whose outcome is whose: no more are let in than
+// N, and all of it ends.
+func TestOutcomesAtTheInstantOfPardons(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiterOf(t, core.Rule{Name: "r", By: "k", MaxKeys: 1, Limit: core.Rate{N: 3, Per: time.Hour, Charge: core.ChargeFailed}})
+		forget := func() {
+			if err := l.Forget("r"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a := hold(t, l, of("k", "x"))
+		forget()
+		b := hold(t, l, of("k", "x"))
+		forget()
+		c := hold(t, l, of("k", "x"))
+		c.Fail()
+		c.Release()
+		refused(t, l, of("k", "x")) // a and b are tried, c is kept
+		a.Release()
+		b.Release()
+
+		time.Sleep(time.Hour)
+		a = hold(t, l, core.Request{Keys: of("k", "x").Keys, Cost: 2})
+		forget()
+		b = hold(t, l, of("k", "x"))
+		for _, p := range []core.Permit{a, b} {
+			p.Fail()
+			p.Release()
+		}
+		time.Sleep(24 * time.Hour)
+		before := statOf(t, l, "r").Overflowed
+		hold(t, l, of("k", "y")).Release()
+		if s := statOf(t, l, "r"); s.Overflowed != before || s.InFlight != 0 {
+			t.Errorf("%d in overflow, %d in flight: the key never went idle", s.Overflowed-before, s.InFlight)
+		}
+	})
+}
+
+// What Count has dropped is not given back by whoever is counted otherwise by now.
+func TestWhatCountDroppedStaysDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rule := core.Rule{Name: "r", Count: "w", Limit: core.Rate{N: 2, Per: time.Minute}}
+		l := limiterOf(t, rule)
+		a := hold(t, l, core.Request{On: "w", Cost: 2})
+		hold(t, l, core.Request{On: "w", Cost: 2})
+		rule.Count = ""
+		replace(t, l, rule)
+		a.Settle(0)
+		refused(t, l, core.Request{})
+	})
+}
+
+// Who has no count of its own may be about to find one that it shared: a refusal without
+// a lock does not overlook it.
+func TestARefusalKnowsWhatIsShared(t *testing.T) {
+	for _, charge := range []core.Charge{core.ChargeAll, core.ChargeFailed} {
+		synctest.Test(t, func(t *testing.T) {
+			rules := []core.Rule{
+				{Name: "all", Limit: core.Rate{N: 2, Per: 3 * time.Second}},
+				{Name: "each", By: "k", MaxKeys: 1, Limit: core.Rate{N: 1, Per: 10 * time.Second, Charge: charge}},
+			}
+			l := limiterOf(t, rules...)
+			hold(t, l, of("k", "first"))
+			sleepUntil(t, time.Second)
+			x := hold(t, l, of("k", "x"))
+			x.Fail()
+			x.Release()
+			rules[1].MaxKeys = 5
+			replace(t, l, rules...)
+			refused(t, l, core.Request{Keys: of("k", "other").Keys, Cost: 1}) // all has told its hint
+			if r := refused(t, l, of("k", "x")); r.Rule != "each" || r.RetryAfter != 10*time.Second {
+				t.Errorf("%v: %+v; want each, for 10 s", charge, r)
+			}
+		})
+	}
+}

@@ -122,6 +122,7 @@ type ledger struct {
 	only     shard                   // what is counted beside solo
 	shards   atomic.Pointer[[]shard] // of other rules, one a stripe, made with the first plan
 	seats    atomic.Int64            // entries that MaxKeys bounds
+	spilled  atomic.Bool             // some share counts, or did
 	swept    atomic.Uint32           // where the last sweep began
 	pardoned atomic.Int64            // when Forget came last; latest while it goes on
 	tally    []tally
