@@ -154,7 +154,7 @@ func (g *grant) give(failed, ready bool) {
 	tries := false
 	for i := range g.steps {
 		s := &g.steps[i]
-		if !s.bound.owes || !s.counted() || g.owed(s) == 0 || g.over(s) || ready && !s.bound.setup {
+		if !s.bound.owes || !s.counted() || g.owed(s) == 0 || g.readied(s) || ready && !s.bound.setup {
 			continue
 		}
 		tries = tries || s.bound.tries

@@ -2,11 +2,10 @@ package core
 
 // What may happen to a permit between its decision and its release.
 
-// Detach moves what the request holds to another permit. From then on what is said to p
-// on whichever copy, Release, Fail, Ready or Settle, does nothing; to the returned permit
-// it counts. So a
-// handler whose work goes on after it has returned keeps its units: the adapter that
-// called it releases p in vain. What p has been told, such as Fail, stays.
+// Detach moves what the request holds to another permit. From then on Release, Fail,
+// Ready and Settle of p, on whichever copy, do nothing; those of the returned permit
+// count. So a handler whose work goes on after it has returned keeps its units: the
+// adapter that called it releases p in vain. What p has been told, such as Fail, stays.
 //
 // It is the zero Permit if p is refused, or was released or detached.
 func (p Permit) Detach() Permit {
@@ -38,13 +37,14 @@ func (p Permit) Ready() {
 //
 // A lower cost gives units back, now, and opens for who waits: those of this request,
 // as far as they are still in their windows. A [Pace] can only give back while nobody
-// has passed since, and Forget was not called for the rule, and not the last unit; a
-// [Rate] above 4096 only what it has admitted since a Replace changed it. Of what is only
-// counted (see Rule.Count) both go as far as the limit of the decision could tell. A higher cost is
-// charged now, as a request for what is missing would be, by all rules that had
-// admitted the request and are still there, or by none: it does not wait, and
-// does not pass those who do. A key that shares its count beyond MaxKeys has no room
-// for more.
+// has passed since and Forget was not called for the rule, and not the last unit; a
+// [Rate] above 4096 only what it has admitted since a Replace changed it.
+//
+// A higher cost is charged now, as a request for what is missing would be, by all rules
+// that had admitted the request and are still there, or by none: it does not wait, and
+// does not pass those who do. A key that shares its count beyond MaxKeys has no room for
+// more. A rule that only counts the request (see Rule.Count) counts what the limit of
+// the decision can tell.
 func (p Permit) Settle(n int) bool {
 	if !p.admitted() {
 		return p.grant == nil && n >= 0
@@ -71,7 +71,7 @@ func (g *grant) holds(turn uint64) bool {
 	}
 	defer g.leave()
 	for i := range g.steps {
-		if s := &g.steps[i]; s.bound.owes && s.counted() && !s.shadow && !g.over(s) && g.owed(s) > 0 {
+		if s := &g.steps[i]; s.bound.owes && s.counted() && !s.shadow && !g.readied(s) && g.owed(s) > 0 {
 			return true
 		}
 	}
@@ -124,7 +124,7 @@ func (g *grant) lower(n int) {
 	for i := range g.steps {
 		s := &g.steps[i]
 		took := s.units(g.n)
-		if back := took - s.units(n); back > 0 && s.counted() && !g.over(s) {
+		if back := took - s.units(n); back > 0 && s.counted() && !g.readied(s) {
 			s.undo(b, g.at, took, back, now)
 		}
 	}
@@ -137,8 +137,8 @@ func (g *grant) lower(n int) {
 // counted reports that the step took units.
 func (s *step) counted() bool { return s.way != pass && s.way != full && s.role != watches }
 
-// over reports that what the step took has been given back by Ready.
-func (g *grant) over(s *step) bool { return g.ready && s.bound.setup }
+// readied reports that what the step took has been given back by Ready.
+func (g *grant) readied(s *step) bool { return g.ready && s.bound.setup }
 
 // undo takes back units. Needs the lock.
 func (s *step) undo(b *book, at int64, took, n int, now int64) {
@@ -205,7 +205,7 @@ func (g *grant) raise(n int) (ok, done bool) {
 	seats := false
 	for i := range g.steps {
 		s := step{how: how{way: pass}, at: now}
-		if was := &g.steps[i]; g.missing(was, n) > 0 && !g.over(was) {
+		if was := &g.steps[i]; g.missing(was, n) > 0 && !g.readied(was) {
 			s = was.anew(b, g.level, now)
 		}
 		switch {
