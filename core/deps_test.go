@@ -62,6 +62,7 @@ var allowed = map[string]map[string]string{
 // inTests says what the tests of adapters may import beyond that, and why.
 var inTests = map[string]string{
 	module + "flowtest":                   "the promises that all adapters keep",
+	module + "nethttpflow":                "flowtest's documentation tells how an adapter writes its keys",
 	"golang.org/x/net/websocket":          "a client that upgrades; the frameworks require the module anyway",
 	"google.golang.org/grpc/test/bufconn": "a network in memory, for servers in a bubble's time",
 }
