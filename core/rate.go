@@ -83,15 +83,10 @@ func (w *window) slide(now int64) { w.dropThrough(now - w.bound.per) }
 // dropThrough forgets what was admitted at or before t.
 func (w *window) dropThrough(t int64) {
 	for w.count > 0 {
-		oldest := &w.ring[w.head]
-		if oldest.at > t {
+		if w.ring[w.head].at > t {
 			return
 		}
-		w.sum -= oldest.n
-		w.count--
-		if w.head++; w.head == uint32(len(w.ring)) {
-			w.head = 0
-		}
+		w.drop()
 	}
 }
 

@@ -117,9 +117,8 @@ func (g *grant) lower(n int) {
 	var room [few]uint32
 	locks := ascending(room[:0], g.steps)
 	l := g.limiter
-	for _, i := range locks {
-		l.stripes[i].Lock()
-	}
+	l.lock(locks)
+	defer l.unlock(locks)
 	b, now := l.rules(), l.now()
 	for i := range g.steps {
 		s := &g.steps[i]
@@ -129,7 +128,18 @@ func (g *grant) lower(n int) {
 		}
 	}
 	g.n = n
-	for _, i := range locks {
+}
+
+// lock takes the locks of stripes in ascending order. A decision spells this out: it is
+// not inlined.
+func (l *Limiter) lock(stripes []uint32) {
+	for _, i := range stripes {
+		l.stripes[i].Lock()
+	}
+}
+
+func (l *Limiter) unlock(stripes []uint32) {
+	for _, i := range stripes {
 		l.stripes[i].Unlock()
 	}
 }
@@ -160,9 +170,9 @@ func (s *step) undo(b *book, at int64, took, n int, now int64) {
 // present brings the entry under the rule of today. It is false if that is gone, or the
 // entry forgotten, because nothing of it had been in its window. Needs the lock.
 func (s *step) present(b *book) bool {
-	c := b.named[s.clause.rule.Name]
+	c := s.today(b)
 	switch {
-	case c == nil || c.ledger != s.clause.ledger || s.entry.bound.Load() == nil:
+	case c == nil || s.entry.bound.Load() == nil:
 		return false
 	case s.way != over:
 		s.entry.comply(c)
@@ -170,6 +180,14 @@ func (s *step) present(b *book) bool {
 		s.entry.settle(c.bound)
 	}
 	return true
+}
+
+// today is the step's rule in the book b, or nil if that is gone.
+func (s *step) today(b *book) *clause {
+	if c := b.named[s.clause.rule.Name]; c != nil && c.ledger == s.clause.ledger {
+		return c
+	}
+	return nil
 }
 
 // announce tells who comes next what the entry says now. Needs the lock.
@@ -191,14 +209,8 @@ func (g *grant) raise(n int) (ok, done bool) {
 	var room [few]uint32
 	locks := ascending(room[:0], g.steps)
 	l := g.limiter
-	for _, i := range locks {
-		l.stripes[i].Lock()
-	}
-	defer func() {
-		for _, i := range locks {
-			l.stripes[i].Unlock()
-		}
-	}()
+	l.lock(locks)
+	defer l.unlock(locks)
 	b, now := l.rules(), l.now() // no book comes in while a stripe is locked
 	var space [few]step
 	steps := space[:0]
@@ -249,9 +261,9 @@ func (g *grant) missing(s *step, n int) int {
 // anew is the step as another decision for the same key would have it, by the book b:
 // one that passes if the rule is gone. Needs the lock.
 func (s *step) anew(b *book, level int, now int64) step {
-	t := step{sight: s.sight, clause: b.named[s.clause.rule.Name], shard: s.shard, stripe: s.stripe, at: now}
+	t := step{sight: s.sight, clause: s.today(b), shard: s.shard, stripe: s.stripe, at: now}
 	c := t.clause
-	if c == nil || c.ledger != s.clause.ledger {
+	if c == nil {
 		t.way = pass
 		return t
 	}
