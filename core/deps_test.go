@@ -23,6 +23,11 @@ var allowed = map[string]map[string]string{
 	"core":              {},
 	"internal/options":  {module + "core": "which rules a store cannot keep"},
 	"internal/clientip": {},
+	"internal/longlived": {
+		module + "core":              "what is tested",
+		module + "flowtest":          "how an adapter is described",
+		"golang.org/x/net/websocket": "a client that upgrades; the frameworks require the module anyway",
+	},
 	"flowtest": {
 		module + "core": "what is tested",
 	},
@@ -62,6 +67,7 @@ var allowed = map[string]map[string]string{
 // inTests says what the tests of adapters may import beyond that, and why.
 var inTests = map[string]string{
 	module + "flowtest":                   "the promises that all adapters keep",
+	module + "internal/longlived":         "what lives longer than a request, for all adapters to HTTP",
 	module + "nethttpflow":                "flowtest's documentation tells how an adapter writes its keys",
 	"golang.org/x/net/websocket":          "a client that upgrades; the frameworks require the module anyway",
 	"google.golang.org/grpc/test/bufconn": "a network in memory, for servers in a bubble's time",

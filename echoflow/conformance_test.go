@@ -9,19 +9,22 @@ import (
 	"github.com/exactflow/exactflow/core"
 	"github.com/exactflow/exactflow/echoflow"
 	"github.com/exactflow/exactflow/flowtest"
+	"github.com/exactflow/exactflow/internal/longlived"
 )
 
-func TestConformance(t *testing.T) {
-	flowtest.RunHTTP(t, flowtest.HTTP{
-		Handler: func(l *core.Limiter, o flowtest.Options, next http.Handler) http.Handler {
-			e := echo.New()
-			e.Use(echoflow.Middleware(l, options(o)))
-			e.Any("/a/:id", echo.WrapHandler(next))
-			e.Any("/b/:id", echo.WrapHandler(next))
-			return e
-		},
-		Resources: [2]string{"POST /a/:id", "POST /b/:id"},
-	})
+func TestConformance(t *testing.T) { flowtest.RunHTTP(t, adapter) }
+
+func TestLongLived(t *testing.T) { longlived.Run(t, adapter) }
+
+var adapter = flowtest.HTTP{
+	Handler: func(l *core.Limiter, o flowtest.Options, next http.Handler) http.Handler {
+		e := echo.New()
+		e.Use(echoflow.Middleware(l, options(o)))
+		e.Any("/a/:id", echo.WrapHandler(next))
+		e.Any("/b/:id", echo.WrapHandler(next))
+		return e
+	},
+	Resources: [2]string{"POST /a/:id", "POST /b/:id"},
 }
 
 func options(o flowtest.Options) echoflow.Options {

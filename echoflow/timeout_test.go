@@ -183,3 +183,13 @@ func beside(timeout echo.MiddlewareFunc, inside bool, limited echo.MiddlewareFun
 	e.GET("/", h)
 	return e
 }
+
+var carry = echoflow.Options{Carry: true}
+
+// oneRoute is a server whose one route is h, behind the middleware.
+func oneRoute(limited echo.MiddlewareFunc, h echo.HandlerFunc) http.Handler {
+	e := echo.New()
+	e.Use(limited)
+	e.Any("/", h)
+	return e
+}

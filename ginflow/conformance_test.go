@@ -9,19 +9,22 @@ import (
 	"github.com/exactflow/exactflow/core"
 	"github.com/exactflow/exactflow/flowtest"
 	"github.com/exactflow/exactflow/ginflow"
+	"github.com/exactflow/exactflow/internal/longlived"
 )
 
-func TestConformance(t *testing.T) {
-	flowtest.RunHTTP(t, flowtest.HTTP{
-		Handler: func(l *core.Limiter, o flowtest.Options, next http.Handler) http.Handler {
-			router := gin.New()
-			router.Use(ginflow.Middleware(l, options(o)))
-			router.Any("/a/:id", gin.WrapH(next))
-			router.Any("/b/:id", gin.WrapH(next))
-			return router
-		},
-		Resources: [2]string{"POST /a/:id", "POST /b/:id"},
-	})
+func TestConformance(t *testing.T) { flowtest.RunHTTP(t, adapter) }
+
+func TestLongLived(t *testing.T) { longlived.Run(t, adapter) }
+
+var adapter = flowtest.HTTP{
+	Handler: func(l *core.Limiter, o flowtest.Options, next http.Handler) http.Handler {
+		router := gin.New()
+		router.Use(ginflow.Middleware(l, options(o)))
+		router.Any("/a/:id", gin.WrapH(next))
+		router.Any("/b/:id", gin.WrapH(next))
+		return router
+	},
+	Resources: [2]string{"POST /a/:id", "POST /b/:id"},
 }
 
 func options(o flowtest.Options) ginflow.Options {

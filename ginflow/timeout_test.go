@@ -138,3 +138,13 @@ const timeout = time.Second
 
 // midnight is when the clock of a bubble starts.
 var midnight = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+
+var carry = ginflow.Options{Carry: true}
+
+// oneRoute is a server whose one route is h, behind the middleware.
+func oneRoute(limited gin.HandlerFunc, h gin.HandlerFunc) http.Handler {
+	router := gin.New()
+	router.Use(limited)
+	router.Any("/", h)
+	return router
+}

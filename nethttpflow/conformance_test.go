@@ -6,14 +6,19 @@ import (
 
 	"github.com/exactflow/exactflow/core"
 	"github.com/exactflow/exactflow/flowtest"
+	"github.com/exactflow/exactflow/internal/longlived"
 	"github.com/exactflow/exactflow/nethttpflow"
 )
 
-// Around a mux, and around each of its handlers.
-func TestConformance(t *testing.T) {
+func TestConformance(t *testing.T) { everywhere(t, flowtest.RunHTTP) }
+
+func TestLongLived(t *testing.T) { everywhere(t, longlived.Run) }
+
+// everywhere examines the middleware around a mux, and around each of its handlers.
+func everywhere(t *testing.T, run func(*testing.T, flowtest.HTTP)) {
 	for name, around := range map[string]bool{"around a mux": true, "around handlers": false} {
 		t.Run(name, func(t *testing.T) {
-			flowtest.RunHTTP(t, flowtest.HTTP{
+			run(t, flowtest.HTTP{
 				Handler: func(l *core.Limiter, o flowtest.Options, next http.Handler) http.Handler {
 					limited := nethttpflow.Middleware(l, options(o))
 					mux := http.NewServeMux()

@@ -178,3 +178,5 @@ func inside(limited middleware, h http.Handler) http.Handler {
 func outside(limited middleware, h http.Handler) http.Handler {
 	return limited(http.TimeoutHandler(h, timeout, ""))
 }
+
+var carry = nethttpflow.Options{Carry: true}

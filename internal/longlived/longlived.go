@@ -1,4 +1,7 @@
-package echoflow_test
+// Package longlived tests adapters to frameworks of net/http with what lives longer than
+// a request, and with what is known later than at its begin: in real time, through real
+// connections. It is for their tests; what exact time can tell is in package flowtest.
+package longlived
 
 import (
 	"bufio"
@@ -13,19 +16,31 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/labstack/echo/v4"
 	"golang.org/x/net/websocket"
 
 	"github.com/exactflow/exactflow/core"
-	"github.com/exactflow/exactflow/echoflow"
+	"github.com/exactflow/exactflow/flowtest"
 )
 
-var carry = echoflow.Options{Carry: true}
+// Run examines the adapter: one subtest for each promise.
+func Run(t *testing.T, a flowtest.HTTP) {
+	t.Run("who hijacks and returns holds what it detaches", func(t *testing.T) { hijacks(t, a) })
+	t.Run("a handshake holds its slot until ready", func(t *testing.T) { shakesHands(t, a) })
+	t.Run("a stream of events holds its slot until the client goes", func(t *testing.T) { streams(t, a) })
+	t.Run("only wrong passwords count", func(t *testing.T) { logsIn(t, a) })
+	t.Run("a cost that is known later is settled", func(t *testing.T) { settles(t, a) })
+	t.Run("the innermost permit is carried alone", func(t *testing.T) { carriesInnermost(t, a) })
+}
+
+var carry = flowtest.Options{Carry: true}
+
+// path is of the first route.
+const path = "/a/7"
 
 // A handler that takes its connection over, leaves it to a goroutine and returns has
 // given its slot back, and more are open than may; unless it detaches the permit,
 // which is then held until the goroutine releases it.
-func TestWhoHijacksAndReturnsHoldsWhatItDetaches(t *testing.T) {
+func hijacks(t *testing.T, a flowtest.HTTP) {
 	for _, detach := range []bool{false, true} {
 		t.Run(fmt.Sprintf("detach %v", detach), func(t *testing.T) {
 			l := limiter(t,
@@ -33,15 +48,15 @@ func TestWhoHijacksAndReturnsHoldsWhatItDetaches(t *testing.T) {
 				core.Rule{Name: "open", Limit: core.InFlight{N: 1}},
 			)
 			closed := make(chan struct{}, 9)
-			site := watch(t, oneRoute(echoflow.Middleware(l, carry), func(c echo.Context) error {
-				conn, buffered, err := http.NewResponseController(c.Response()).Hijack()
+			site := watch(t, a.Handler(l, carry, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				conn, buffered, err := http.NewResponseController(w).Hijack()
 				if err != nil {
 					t.Error(err)
-					return err
+					return
 				}
 				var permit core.Permit
 				if detach {
-					permit = core.PermitFrom(c.Request().Context()).Detach()
+					permit = core.PermitFrom(r.Context()).Detach()
 				}
 				go func() {
 					permit.Ready()
@@ -51,8 +66,7 @@ func TestWhoHijacksAndReturnsHoldsWhatItDetaches(t *testing.T) {
 					permit.Release()
 					closed <- struct{}{}
 				}()
-				return nil
-			}))
+			})))
 
 			second, held := http.StatusSwitchingProtocols, 0
 			if detach {
@@ -90,13 +104,13 @@ func TestWhoHijacksAndReturnsHoldsWhatItDetaches(t *testing.T) {
 
 // A slot for handshakes is free when the connection is open; that for connections when
 // it is closed.
-func TestAHandshakeHoldsItsSlotUntilReady(t *testing.T) {
+func shakesHands(t *testing.T, a flowtest.HTTP) {
 	l := limiter(t,
 		core.Rule{Name: "handshakes", Limit: core.InFlight{N: 1, SetUp: true}},
 		core.Rule{Name: "open", Limit: core.InFlight{N: 2}},
 	)
 	shaking, shake, opened := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	site := watch(t, oneRoute(echoflow.Middleware(l, carry), echo.WrapHandler(websocket.Server{
+	site := watch(t, a.Handler(l, carry, websocket.Server{
 		Handshake: func(*websocket.Config, *http.Request) error {
 			shaking <- struct{}{}
 			<-shake
@@ -107,8 +121,8 @@ func TestAHandshakeHoldsItsSlotUntilReady(t *testing.T) {
 			opened <- struct{}{}
 			io.Copy(io.Discard, c)
 		},
-	})))
-	url := "ws" + strings.TrimPrefix(site.URL, "http")
+	}))
+	url := "ws" + strings.TrimPrefix(site.URL, "http") + path
 	open := func(meanwhile string) *websocket.Conn {
 		t.Helper()
 		dialed := make(chan *websocket.Conn)
@@ -129,18 +143,18 @@ func TestAHandshakeHoldsItsSlotUntilReady(t *testing.T) {
 		return c
 	}
 
-	a := open("handshakes")
+	first := open("handshakes")
 	if h, c := stat(t, l, "handshakes").InFlight, stat(t, l, "open").InFlight; h != 0 || c != 1 {
 		t.Fatalf("one open: %d handshakes, %d open; want 0 and 1", h, c)
 	}
-	b := open("handshakes")
+	second := open("handshakes")
 	if by := site.refusedBy(t); by != "open" {
 		t.Fatalf("two open: another is refused by %q", by)
 	}
-	a.Close()
+	first.Close()
 	<-site.returned
-	c := open("handshakes")
-	for _, conn := range []*websocket.Conn{b, c} {
+	third := open("handshakes")
+	for _, conn := range []*websocket.Conn{second, third} {
 		conn.Close()
 		<-site.returned
 	}
@@ -151,34 +165,34 @@ func TestAHandshakeHoldsItsSlotUntilReady(t *testing.T) {
 
 // A stream of events holds its slot until its client goes away, and that of the set-up
 // until the first event is out.
-func TestAStreamOfEventsHoldsItsSlotUntilTheClientGoes(t *testing.T) {
+func streams(t *testing.T, a flowtest.HTTP) {
 	l := limiter(t,
 		core.Rule{Name: "starting", Limit: core.InFlight{N: 1, SetUp: true}},
 		core.Rule{Name: "streams", Limit: core.InFlight{N: 1}},
 	)
 	started, event, ready := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	site := watch(t, oneRoute(echoflow.Middleware(l, carry), func(c echo.Context) error {
-		c.Response().Header().Set("Content-Type", "text/event-stream")
+	site := watch(t, a.Handler(l, carry, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
 		started <- struct{}{}
 		for {
 			select {
-			case <-c.Request().Context().Done():
-				return nil
+			case <-r.Context().Done():
+				return
 			case <-event:
 			}
-			io.WriteString(c.Response(), "data: now\n\n")
-			c.Response().Flush()
-			core.PermitFrom(c.Request().Context()).Ready()
+			io.WriteString(w, "data: now\n\n")
+			http.NewResponseController(w).Flush()
+			core.PermitFrom(r.Context()).Ready()
 			ready <- struct{}{}
 		}
-	}))
+	})))
 
 	for range 2 {
 		ctx, goAway := context.WithCancel(t.Context())
 		defer goAway()
 		lines := make(chan string)
 		go func() {
-			r, _ := http.NewRequestWithContext(ctx, "GET", site.URL, nil)
+			r, _ := http.NewRequestWithContext(ctx, "GET", site.URL+path, nil)
 			res, err := site.Client().Do(r)
 			if err != nil {
 				t.Error(err)
@@ -218,32 +232,33 @@ func TestAStreamOfEventsHoldsItsSlotUntilTheClientGoes(t *testing.T) {
 // Five failed tries for an account, and the sixth is refused until the first of them is
 // 15 minutes old. Failed are those that the handler calls so, and those that the server
 // could not answer; a 401 alone is not. Right passwords never count.
-func TestOnlyWrongPasswordsCount(t *testing.T) {
+func logsIn(t *testing.T, a flowtest.HTTP) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t, core.Rule{Name: "wrong-passwords", By: "account",
 			Limit: core.Rate{N: 5, Per: 15 * time.Minute, Charge: core.ChargeFailed}})
-		h := oneRoute(echoflow.Middleware(l, echoflow.Options{
+		h := a.Handler(l, flowtest.Options{
 			Carry: true,
-			Keys: []echoflow.Key{{By: "account", Of: func(c echo.Context) string {
-				name, _, _ := c.Request().BasicAuth()
+			Keys: []flowtest.Key{{By: "account", Of: func(h flowtest.Header) string {
+				r := http.Request{Header: http.Header{"Authorization": {h("authorization")}}}
+				name, _, _ := r.BasicAuth()
 				return name
 			}}},
-		}), func(c echo.Context) error {
-			switch _, password, _ := c.Request().BasicAuth(); password {
+		}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch _, password, _ := r.BasicAuth(); password {
 			case "right":
-				return c.NoContent(http.StatusOK)
+				w.WriteHeader(http.StatusOK)
 			case "expired":
-				return c.NoContent(http.StatusUnauthorized)
+				w.WriteHeader(http.StatusUnauthorized)
 			case "broken":
-				return c.NoContent(http.StatusInternalServerError)
+				w.WriteHeader(http.StatusInternalServerError)
 			default:
-				core.PermitFrom(c.Request().Context()).Fail()
-				return c.NoContent(http.StatusUnauthorized)
+				core.PermitFrom(r.Context()).Fail()
+				w.WriteHeader(http.StatusUnauthorized)
 			}
-		})
+		}))
 		try := func(account, password string, want int, retryAfter string) {
 			t.Helper()
-			res := ask(h, "POST", "/", func(r *http.Request) { r.SetBasicAuth(account, password) })
+			res := ask(h, "POST", func(r *http.Request) { r.SetBasicAuth(account, password) })
 			if got := res.Header.Get("Retry-After"); res.StatusCode != want || got != retryAfter {
 				t.Fatalf("%s with %q: %s, Retry-After %q; want %d and %q", account, password, res.Status, got, want, retryAfter)
 			}
@@ -253,7 +268,7 @@ func TestOnlyWrongPasswordsCount(t *testing.T) {
 				try("ann", "right", 200, "")
 				try("ann", "expired", 401, "")
 			}
-			if i == 2 {
+			if i == 2 && !a.Blind {
 				try("ann", "broken", 500, "")
 			} else {
 				try("ann", "guess", 401, "")
@@ -274,22 +289,21 @@ func TestOnlyWrongPasswordsCount(t *testing.T) {
 
 // A request is admitted for what it may cost, and pays what it does: less comes back at
 // once; more is there or not, and the handler is told.
-func TestACostThatIsKnownLaterIsSettled(t *testing.T) {
+func settles(t *testing.T, a flowtest.HTTP) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter(t, core.Rule{Name: "bytes", Limit: core.Rate{N: 1000, Per: time.Minute}})
-		h := oneRoute(echoflow.Middleware(l, echoflow.Options{
+		h := a.Handler(l, flowtest.Options{
 			Carry: true,
-			Cost:  func(echo.Context) int { return 100 },
-		}), func(c echo.Context) error {
-			body, _ := io.ReadAll(c.Request().Body)
-			if !core.PermitFrom(c.Request().Context()).Settle(len(body)) {
-				return c.NoContent(http.StatusRequestEntityTooLarge)
+			Cost:  func(flowtest.Header) int { return 100 },
+		}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, _ := io.ReadAll(r.Body)
+			if !core.PermitFrom(r.Context()).Settle(len(body)) {
+				w.WriteHeader(http.StatusRequestEntityTooLarge)
 			}
-			return nil
-		})
+		}))
 		upload := func(n, want, left int) {
 			t.Helper()
-			res := ask(h, "POST", "/", func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader(strings.Repeat("x", n))) })
+			res := ask(h, "POST", func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader(strings.Repeat("x", n))) })
 			p, _ := l.Peek(core.Request{})
 			if res.StatusCode != want || p.Quota().Remaining != left {
 				t.Fatalf("%d bytes: %s, and %d left; want %d and %d", n, res.Status, p.Quota().Remaining, want, left)
@@ -308,7 +322,7 @@ func TestACostThatIsKnownLaterIsSettled(t *testing.T) {
 
 // Of limiters behind each other the handler has the permit of the innermost that
 // carries; what it does to that leaves the other's alone.
-func TestTheInnermostPermitIsCarriedAlone(t *testing.T) {
+func carriesInnermost(t *testing.T, a flowtest.HTTP) {
 	for _, c := range []struct {
 		inner                  bool // carries
 		outerHeld, innerHeld   int
@@ -321,14 +335,11 @@ func TestTheInnermostPermitIsCarriedAlone(t *testing.T) {
 			outer := limiter(t, core.Rule{Name: "outer", Limit: core.InFlight{N: 9}})
 			inner := limiter(t, core.Rule{Name: "inner", Limit: core.InFlight{N: 9}})
 			var kept core.Permit
-			e := echo.New()
-			e.Use(echoflow.Middleware(outer, carry), echoflow.Middleware(inner, echoflow.Options{Carry: c.inner}))
-			e.GET("/", func(c echo.Context) error {
-				core.PermitFrom(c.Request().Context()).Fail()
-				kept = core.PermitFrom(c.Request().Context()).Detach()
-				return nil
-			})
-			ask(e, "GET", "/")
+			h := a.Handler(outer, carry, a.Handler(inner, flowtest.Options{Carry: c.inner}, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				core.PermitFrom(r.Context()).Fail()
+				kept = core.PermitFrom(r.Context()).Detach()
+			})))
+			ask(h, "GET")
 			if o, i := stat(t, outer, "outer").InFlight, stat(t, inner, "inner").InFlight; o != c.outerHeld || i != c.innerHeld {
 				t.Errorf("detached: outer %d, inner %d in flight; want %d and %d", o, i, c.outerHeld, c.innerHeld)
 			}
@@ -342,12 +353,37 @@ func TestTheInnermostPermitIsCarriedAlone(t *testing.T) {
 	}
 }
 
-// oneRoute is a server whose one route is h, behind the middleware.
-func oneRoute(limited echo.MiddlewareFunc, h echo.HandlerFunc) http.Handler {
-	e := echo.New()
-	e.Use(limited)
-	e.Any("/", h)
-	return e
+// limiter makes one.
+func limiter(t testing.TB, rules ...core.Rule) *core.Limiter {
+	t.Helper()
+	l, err := core.New(rules...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// stat is the named rule's.
+func stat(t testing.TB, l *core.Limiter, rule string) core.Stat {
+	t.Helper()
+	for _, s := range l.Stats() {
+		if s.Rule == rule {
+			return s
+		}
+	}
+	t.Fatalf("there is no rule %q", rule)
+	return core.Stat{}
+}
+
+// ask is one request, without a network.
+func ask(h http.Handler, method string, with ...func(*http.Request)) *http.Response {
+	r := httptest.NewRequest(method, path, nil)
+	for _, change := range with {
+		change(r)
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w.Result()
 }
 
 // A watched is a server of which a test can await that handlers, and the limiter
@@ -359,16 +395,18 @@ type watched struct {
 
 func watch(t testing.TB, h http.Handler) watched {
 	returned := make(chan struct{}, 99)
-	return watched{serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() { returned <- struct{}{} }()
 		h.ServeHTTP(w, r)
-	})), returned}
+	}))
+	t.Cleanup(server.Close)
+	return watched{server, returned}
 }
 
 // upgrade asks for a connection without HTTP.
 func (s watched) upgrade(t testing.TB) *http.Response {
 	t.Helper()
-	r, _ := http.NewRequest("GET", s.URL, nil)
+	r, _ := http.NewRequest("GET", s.URL+path, nil)
 	r.Header.Set("Connection", "Upgrade")
 	r.Header.Set("Upgrade", "echo")
 	res, err := s.Client().Do(r)
@@ -382,7 +420,7 @@ func (s watched) upgrade(t testing.TB) *http.Response {
 // refusedBy is the rule that refuses one more request.
 func (s watched) refusedBy(t testing.TB) string {
 	t.Helper()
-	res, err := s.Client().Get(s.URL)
+	res, err := s.Client().Get(s.URL + path)
 	if err != nil {
 		t.Fatal(err)
 	}
