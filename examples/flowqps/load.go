@@ -163,7 +163,11 @@ func (l *load) waitUntilOver(ctx context.Context) {
 // askOn asks as one caller, again and again.
 func (l *load) askOn(c *caller, ask asker) error {
 	every := int64(l.span / samples)
-	for due := l.now(); ; due += int64(l.every) {
+	start := l.now()
+	for due := start; ; due += int64(l.every) {
+		if l.every > 0 && due-start >= int64(l.span) {
+			return nil // where a volley and the end meet, the end is first
+		}
 		if l.every > 0 {
 			select {
 			case <-time.After(time.Duration(due - l.now())):
